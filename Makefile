@@ -1,0 +1,197 @@
+# Kvasir — `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+B ?= build
+CC ?= gcc
+PREFIX ?= /usr/local
+DESTDIR ?=
+V ?=
+Q := $(if $(V),,@)
+
+PKGS     := libmicrohttpd jansson sqlite3 lua5.4 gnutls libcurl zlib
+WARN     := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wno-missing-field-initializers
+WERROR   := $(if $(CI),-Werror,)
+OPT      ?= -O2
+SAN      ?=
+CFLAGS   := -std=c17 -D_GNU_SOURCE $(OPT) -g -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread $(WARN) $(WERROR) $(SAN)
+CPPFLAGS := -I. -I$(B)/gen
+PKG_CF    = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LD    = $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+GNUTLS_LD = $(shell pkg-config --libs gnutls 2>/dev/null)
+LDFLAGS  := -pthread $(SAN)
+
+# ---------------------------------------------------------------- CUDA (used when nvcc is found)
+NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) $(wildcard $(B)/cuda/bin/nvcc build/cuda/bin/nvcc))
+ifneq ($(NVCC),)
+CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_SRC  := $(wildcard kernels/cuda/*.cu)
+CUDA_OBJ  := $(CUDA_SRC:%.cu=$(B)/%.o)
+CUDA_LD   := -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -ldl -lrt -lstdc++
+CPPFLAGS  += -DKV_CUDA=1
+endif
+
+# ---------------------------------------------------------------- sources
+KERNEL_SRC  := $(wildcard kernels/*.c kernels/scalar/*.c) $(if $(filter x86_64,$(shell uname -m)),$(wildcard kernels/x86/*.c))
+RUNTIME_SRC := $(wildcard runtime/*.c runtime/*/*.c)
+CONTROL_SRC := $(wildcard controller/*.c controller/*/*.c)
+CONSOLE_SRC := $(wildcard console/*.c console/*/*.c)
+UNIT_SRC    := $(wildcard tests/unit/*.c tests/unit/*/*.c)
+BENCH_SRC   := $(wildcard bench/*.c)
+FUZZ_SRC    := $(wildcard tests/fuzz/*.c)
+obj = $(patsubst %.c,$(B)/%.o,$(1))
+LIB_OBJ := $(call obj,$(KERNEL_SRC) $(RUNTIME_SRC)) $(CUDA_OBJ)
+# Everything of the controller but its main function, for unit tests.
+CONTROL_LIB_OBJ := $(call obj,$(filter-out controller/main.c,$(CONTROL_SRC)))
+CONSOLE_LIB_OBJ := $(call obj,$(filter-out console/main.c,$(CONSOLE_SRC)))
+
+WEB_SRC := $(shell find web/src -type f 2>/dev/null) $(wildcard web/*.json web/*.mjs)
+EMBED   := $(wildcard migrations/*.sql policies/*.lua)
+
+.PHONY: all
+all: $(B)/kvasird $(B)/kvasir ## build kvasird and kvasir into build/ (CUDA when nvcc is found)
+
+$(B)/kernels/x86/avx2%.o: ARCHFLAGS := -mavx2 -mfma -mf16c
+$(B)/kernels/x86/avx512%.o: ARCHFLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
+$(B)/kernels/%.o: OPT := -O3
+
+$(B)/%.o: %.c $(B)/.deps-ok
+	@mkdir -p $(@D)
+	@echo "  CC   $<"
+	$(Q)$(CC) $(CPPFLAGS) $(PKG_CF) $(CFLAGS) $(ARCHFLAGS) -MMD -MP -c $< -o $@
+
+$(B)/%.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	$(Q)$(NVCC) -std=c++17 -O2 -I. --fmad=false -Wno-deprecated-gpu-targets -c $< -o $@
+
+$(B)/libkvasir.a: $(LIB_OBJ)
+	@echo "  AR   $@"
+	$(Q)rm -f $@ && ar rcs $@ $(LIB_OBJ)
+
+# ---------------------------------------------------------------- embedded files
+$(B)/web/.built: $(WEB_SRC) | $(B)/.npm-ok
+	@mkdir -p $(B)/web
+	@echo "  WEB  $(B)/web"
+	$(Q)cd web && node build.mjs ../$(B)/web
+	@touch $@
+
+$(B)/.npm-ok: web/package-lock.json web/package.json
+	@mkdir -p $(B)
+	@echo "  NPM  web"
+	$(Q)cd web && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error
+	@touch $@
+
+$(B)/gen/embedded.S: tools/embed.sh $(EMBED) $(B)/web/.built
+	@mkdir -p $(@D)
+	@echo "  EMB  $@"
+	$(Q)tools/embed.sh $(B)/web $(EMBED) > $@
+
+$(B)/gen/embedded.o: $(B)/gen/embedded.S
+	$(Q)$(CC) -c $< -o $@
+
+$(B)/kvasird: $(B)/controller/main.o $(CONTROL_LIB_OBJ) $(B)/gen/embedded.o $(B)/libkvasir.a
+	@echo "  LD   $@"
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
+
+$(B)/kvasir: $(B)/console/main.o $(CONSOLE_LIB_OBJ) $(B)/controller/policy_host.o $(B)/gen/embedded.o $(B)/libkvasir.a
+	@echo "  LD   $@"
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(CUDA_LD)
+
+# ---------------------------------------------------------------- tests
+$(B)/gen/suites.def: $(UNIT_SRC)
+	@mkdir -p $(@D)
+	@for f in $(basename $(notdir $(UNIT_SRC))); do case $$f in test_*) echo "SUITE($${f#test_})";; esac; done > $@.new; cmp -s $@.new $@ || cp $@.new $@
+
+$(B)/tests/unit/main.o: $(B)/gen/suites.def
+
+$(B)/tests/unit/unit: $(call obj,$(UNIT_SRC)) $(CONTROL_LIB_OBJ) $(filter-out $(B)/console/main.o,$(CONSOLE_LIB_OBJ)) $(B)/gen/embedded.o $(B)/libkvasir.a
+	@mkdir -p $(@D)
+	@echo "  LD   $@"
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(shell pkg-config --libs check) $(CUDA_LD)
+
+$(B)/bench/%: $(B)/bench/%.o $(B)/libkvasir.a
+	@echo "  LD   $@"
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
+
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(CONTROL_LIB_OBJ) $(B)/gen/embedded.o $(B)/libkvasir.a
+	@mkdir -p $(@D)
+	@echo "  LD   $@"
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
+
+.PHONY: unit
+unit: $(B)/tests/unit/unit ## build and run the unit tests only
+	$(Q)$(B)/tests/unit/unit
+
+$(B)/.venv-ok: tests/requirements.txt
+	@mkdir -p $(B)
+	@echo "  VENV $(B)/venv"
+	$(Q)python3 -m venv $(B)/venv && $(B)/venv/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+
+$(B)/.web-tests-ok: tests/web/package-lock.json tests/web/package.json
+	@mkdir -p $(B)
+	@echo "  NPM  tests/web"
+	$(Q)cd tests/web && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error
+	@touch $@
+
+.PHONY: check
+check: deps ## set up, build and pass every test; ends with "N passed, N failed"
+	$(Q)$(MAKE) --no-print-directory all $(B)/tests/unit/unit $(B)/.venv-ok $(B)/.web-tests-ok $(addprefix $(B)/fuzz/,$(basename $(notdir $(FUZZ_SRC))))
+	$(Q)$(B)/venv/bin/python tests/run.py --build $(B)
+
+.PHONY: asan tsan
+asan: deps ## unit and integration tests under AddressSanitizer and UBSan
+	$(Q)$(MAKE) --no-print-directory B=build/asan OPT="-O1" SAN="-fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined" sanitized
+tsan: deps ## unit and integration tests under ThreadSanitizer
+	$(Q)$(MAKE) --no-print-directory B=build/tsan OPT="-O1" SAN="-fsanitize=thread" sanitized
+.PHONY: sanitized
+sanitized: all $(B)/tests/unit/unit $(B)/.venv-ok
+	$(Q)$(B)/venv/bin/python tests/run.py --build $(B) --sanitized
+
+.PHONY: bench bench-peer
+bench: all $(addprefix $(B)/bench/,$(basename $(notdir $(BENCH_SRC)))) ## measure; writes build/bench.json with ratios of one run
+	$(Q)python3 bench/run.py --build $(B)
+bench-peer: all $(addprefix $(B)/bench/,$(basename $(notdir $(BENCH_SRC)))) ## the same beside the peer, fetched by npm, in one run
+	$(Q)python3 bench/run.py --build $(B) --peer
+
+.PHONY: fuzz
+fuzz: $(addprefix $(B)/fuzz/,$(basename $(notdir $(FUZZ_SRC)))) ## fuzz every parser (long form)
+	$(Q)for f in $^; do echo "== $$f"; $$f --cases 100000 || exit 1; done
+
+# ---------------------------------------------------------------- set-up, run, install
+.PHONY: deps
+deps: ## install what is missing (Debian packages by name; root is asked for only when something is)
+	$(Q)tools/deps.sh $(B)
+$(B)/.deps-ok:
+	$(Q)tools/deps.sh $(B)
+
+.PHONY: cuda-toolkit
+cuda-toolkit: ## fetch nvcc and its runtime from the Python index into build/cuda
+	$(Q)tools/cuda-toolkit.sh build
+
+.PHONY: run
+run: deps ## set up, build and start the main job: demo model, trace, three rollouts, both consoles
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)exec $(B)/kvasird --demo
+
+.PHONY: install
+install: all ## install into $(DESTDIR)$(PREFIX)
+	install -D -m 755 $(B)/kvasird $(DESTDIR)$(PREFIX)/bin/kvasird
+	install -D -m 755 $(B)/kvasir $(DESTDIR)$(PREFIX)/bin/kvasir
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/policies policies/*.lua
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/models models/*.gguf
+	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/kvasir/README.md
+
+.PHONY: pictures
+pictures: all $(B)/.web-tests-ok ## remake the README's pictures of both consoles
+	$(Q)tools/pictures.sh $(B)
+
+.PHONY: clean
+clean: ## remove build/
+	rm -rf build
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z][a-z -]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /\1\t/' | sort | expand -t 16
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,331 @@
+/* kvasir.h — the public header of libkvasir.a: models, tokens, pipelines and the serving engine.
+ *
+ * Results come through the last parameters; functions return enum kv_status and fill a kv_error where one is taken.
+ * Thread rules stand at each group. The library includes no Lua, SQLite, HTTP or JSON: decisions are asked through
+ * kv_policy, facts are reported through kv_receipt_sink, and the controller supplies both. */
+#ifndef KVASIR_H
+#define KVASIR_H
+
+#include "runtime/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVASIR_VERSION "0.1.0"
+
+/* ---------------------------------------------------------------- models (immutable after open; any thread) */
+
+struct kv_model;
+
+struct kv_model_info {
+    char name[96], architecture[32], tokenizer[32], pre_tokenizer[32];
+    int32_t n_layers, d_model, n_q_heads, n_kv_heads, d_head, d_ff, n_vocab, context_length;
+    float rope_base;
+    int32_t bos, eos;          /* -1 when the file names none */
+    bool add_bos;
+    uint64_t weight_bytes;     /* bytes one decode step reads */
+    uint64_t parameters;
+    uint8_t artifact[32];      /* SHA-256 of the file */
+    char file[512];
+};
+
+struct kv_model_options {
+    uint64_t max_file_bytes;   /* 0: no cap */
+    void (*progress)(void *ctx, const char *what, double fraction); /* may be NULL */
+    void *progress_ctx;
+};
+
+enum kv_status kv_model_open(const char *path, const struct kv_model_options *opt, struct kv_model **out, struct kv_error *err);
+void kv_model_close(struct kv_model *m);
+const struct kv_model_info *kv_model_info(const struct kv_model *m);
+
+/* ids: capacity cap; *n is set to the count needed even when it exceeds cap (then CAPACITY). No BOS is added.
+ * special: parse control tokens such as <|im_start|> in the text. */
+enum kv_status kv_tokenize(const struct kv_model *m, const char *text, size_t len, bool special,
+                           int32_t *ids, size_t cap, size_t *n, struct kv_error *err);
+/* Bytes of one token as it continues a text; may be part of a UTF-8 sequence. Returns the length; 0 for control tokens
+ * unless special is set. The first token of a text written by a SentencePiece model loses its leading space by the caller. */
+size_t kv_token_bytes(const struct kv_model *m, int32_t id, bool special, char *out, size_t cap);
+/* Whole ids to text, as the tokenizer's decoder gives it. *len is set to the bytes needed. */
+enum kv_status kv_detokenize(const struct kv_model *m, const int32_t *ids, size_t n, bool special, char *out, size_t cap, size_t *len);
+bool kv_token_ends_turn(const struct kv_model *m, int32_t id); /* EOS, end of turn */
+
+struct kv_chat_message {
+    const char *role, *content;
+};
+/* The model's chat template applied, with the assistant's opening appended. *len is set to the bytes needed. UNSUPPORTED when
+ * the file has no template and no fallback applies. */
+enum kv_status kv_chat_format(const struct kv_model *m, const struct kv_chat_message *msgs, size_t n,
+                              char *out, size_t cap, size_t *len, struct kv_error *err);
+
+/* ---------------------------------------------------------------- pipelines (static data; any thread) */
+
+enum kv_contract { KV_EXACT = 0, KV_APPROXIMATE = 1 };
+
+#define KV_MAX_PARAMS 16
+struct kv_param_spec {
+    const char *name, *type; /* type: "int", "float", "bool" */
+    double def, min, max;
+    const char *unit, *source; /* source: paper, code, reconstruction or house, with the place */
+    const char *help;
+};
+
+/* The ten contract fields of a published system, its selector and placement. */
+struct kv_pipeline {
+    const char *name, *title, *section; /* "quest", "Quest", "0x05J–M" */
+    const char *support, *representation, *tier, *unit, *index, *update_phase, *compute_site, *fallback, *workload;
+    enum kv_contract exactness;
+    const char *placement; /* "resident", "layerwise", …: name in the placement table */
+    const char *selector;  /* name in the selector table, or NULL */
+    const char *provenance; /* "paper", "code", "reconstruction", "house" */
+    bool built;            /* false: registered, refused with NOT_BUILT */
+    const struct kv_param_spec *params;
+    int32_t n_params;
+};
+size_t kv_pipeline_count(void);
+const struct kv_pipeline *kv_pipeline_at(size_t i);
+const struct kv_pipeline *kv_pipeline_find(const char *name);
+
+struct kv_params {
+    double value[KV_MAX_PARAMS]; /* in the order of the pipeline's specs */
+};
+void kv_params_default(const struct kv_pipeline *p, struct kv_params *out);
+/* UNKNOWN_KEY with the nearest name, BAD_ARGUMENT with the range. */
+enum kv_status kv_params_set(const struct kv_pipeline *p, struct kv_params *params, const char *name, double value, struct kv_error *err);
+double kv_params_get(const struct kv_pipeline *p, const struct kv_params *params, const char *name);
+
+/* What a rollout stages. id 0 is the baseline. */
+struct kv_candidate {
+    uint64_t id;
+    const struct kv_pipeline *pipeline;
+    struct kv_params params;
+};
+
+/* ---------------------------------------------------------------- decisions and facts supplied by the controller */
+
+/* The finite state a fallback decision is indexed by; the order is the layout of the table. */
+enum kv_fallback_action {
+    KV_ACCEPT_APPROXIMATE, KV_WIDEN_SEARCH, KV_FULL_EXACT_FETCH, KV_RECOMPUTE_EXACT,
+    KV_POSTPONE_FOR_EXACT_RETRY, KV_ACCEPT_DECLARED_DEGRADED, KV_REJECT_NO_LEGAL_PATH, KV_FALLBACK_ACTIONS
+};
+const char *kv_fallback_action_name(enum kv_fallback_action a);
+struct kv_fallback_state { /* every field small and finite */
+    uint8_t force_exact;           /* 0, 1: every exact request has 1 */
+    uint8_t uncertain;             /* 0, 1: estimated omitted mass over the gate, or confidence under it */
+    uint8_t post_widen;            /* 0 initial, 1 after widening */
+    uint8_t can_widen;             /* 0, 1 */
+    uint8_t fetch_fits;            /* 0, 1: exact fetch within the deadline's slack */
+    uint8_t recompute_fits;        /* 0, 1 */
+    uint8_t retryable;             /* 0, 1: and the retry window fits */
+    uint8_t approximation_allowed; /* 0, 1 */
+};
+#define KV_FALLBACK_CELLS 256
+struct kv_fallback_table {
+    uint8_t action[KV_FALLBACK_CELLS]; /* enum kv_fallback_action, by kv_fallback_index */
+};
+unsigned kv_fallback_index(const struct kv_fallback_state *s);
+void kv_fallback_state_of(unsigned index, struct kv_fallback_state *out);
+/* The source's order of predicates (0x09K). */
+enum kv_fallback_action kv_fallback_source(const struct kv_fallback_state *s);
+/* What C allows whatever a policy says; the baseline answer (kv_fallback_source) is always allowed. */
+bool kv_fallback_legal(const struct kv_fallback_state *s, enum kv_fallback_action a);
+
+/* Receipts leave the engine through this; emit is called from the decode thread, must not block or allocate, and answers
+ * false when its bounded queue is full (the engine then holds new admissions until it drains). */
+enum kv_receipt_kind {
+    KV_RECEIPT_REQUEST, KV_RECEIPT_PUBLICATION, KV_RECEIPT_FALLBACK, KV_RECEIPT_TRANSFER, KV_RECEIPT_FAILURE,
+    KV_RECEIPT_ROLLBACK, KV_RECEIPT_RECOMPUTE, KV_RECEIPT_KINDS
+};
+const char *kv_receipt_kind_name(enum kv_receipt_kind k);
+struct kv_receipt {
+    enum kv_receipt_kind kind;
+    int64_t at_us;              /* CLOCK_REALTIME */
+    uint64_t request, candidate, epoch;
+    enum kv_contract contract;  /* as requested */
+    enum kv_contract published; /* as published */
+    enum kv_status reason;
+    int32_t layer, kv_head, q_head; /* -1: not about one */
+    int64_t position;
+    uint64_t bytes, rows, rows_total, tokens;
+    double value;               /* microseconds, mass or error, by kind */
+    uint8_t digest[32];         /* PUBLICATION: SHA-256 over the published token ids; else zero or kind-specific */
+    char tenant[64], session[64], detail[96];
+};
+struct kv_receipt_sink {
+    void *ctx;
+    bool (*emit)(void *ctx, const struct kv_receipt *r);
+};
+
+/* ---------------------------------------------------------------- engine */
+
+struct kv_engine;
+
+struct kv_engine_config {
+    int32_t n_threads;              /* kernel workers, decode thread included; 0: all cores */
+    int32_t max_sequences;          /* live at once; default 32 */
+    int32_t max_queue;              /* waiting requests; beyond: QUEUE_FULL; default 256 */
+    int32_t context_length;         /* 0: the model's */
+    uint64_t host_bytes;            /* tiers.host.capacity_bytes: K/V slabs; 0: 1 GiB */
+    uint64_t device_bytes;          /* tiers.device.capacity_bytes: in-memory device arena, staging slots included */
+    double link_bytes_per_second;   /* > 0: emulated link model of the device tier */
+    double link_latency_us;
+    int32_t iteration_us;           /* bound of one iteration's prefill share; default 50000 */
+    int32_t prefill_chunk;          /* tokens; default 256 */
+    double shadow_fraction;         /* share of (layer, K/V head, step) units shadowed; default 0.02 */
+    int32_t shadow_queue;           /* bounded; drops are counted */
+    struct kv_receipt_sink sink;
+};
+void kv_engine_config_default(struct kv_engine_config *c);
+
+enum kv_status kv_engine_create(struct kv_model *m, const struct kv_engine_config *c, struct kv_engine **out, struct kv_error *err);
+/* Refuses new work with DRAINING and lets live requests finish within timeout_ms, then cancels the rest. */
+void kv_engine_drain(struct kv_engine *e, int32_t timeout_ms);
+void kv_engine_destroy(struct kv_engine *e);
+
+struct kv_sampling {
+    float temperature; /* 0: greedy */
+    float top_p;       /* 1: off */
+    int32_t top_k;     /* 0: off */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
+    uint64_t seed;     /* draws are a function of (seed, output index) */
+};
+
+#define KV_MAX_STOPS 8
+#define KV_MAX_LOGPROBS 20
+struct kv_request {
+    const int32_t *prompt; /* copied */
+    int32_t n_prompt, max_tokens;
+    struct kv_sampling sampling;
+    int32_t n_logprobs;    /* 0: none; else the best n beside the chosen one */
+    const char *stop[KV_MAX_STOPS]; /* copied; NULL after the last */
+    bool ignore_eos;
+    enum kv_contract contract;
+    const char *tenant, *class, *session; /* copied; may be NULL */
+    int64_t deadline_us;   /* CLOCK_MONOTONIC; 0: none */
+    /* Assignment: 0 is the baseline. A candidate that is not the installed one, an epoch that is not the current one, a
+     * latched release word, or an approximate pipeline under an exact contract mean the baseline. */
+    uint64_t candidate, epoch;
+};
+
+enum kv_finish { KV_RUNNING = 0, KV_FINISH_STOP, KV_FINISH_LENGTH, KV_FINISH_CANCELLED, KV_FINISH_ERROR };
+
+struct kv_chunk { /* one published token */
+    int32_t token;
+    float logprob;
+    int32_t n_top;
+    int32_t top_id[KV_MAX_LOGPROBS];
+    float top_logprob[KV_MAX_LOGPROBS];
+    uint64_t epoch, candidate;
+    enum kv_contract published; /* contract this token was computed under */
+    int32_t n_text;
+    char text[64]; /* whole UTF-8 sequences only; text held back for a stop string arrives with a later chunk */
+};
+
+struct kv_stream; /* one request's token log as its reader sees it */
+
+struct kv_request_stats {
+    enum kv_finish finish;
+    enum kv_status status; /* of KV_FINISH_ERROR */
+    uint64_t id, candidate;
+    enum kv_contract published; /* APPROXIMATE when any published token was */
+    int32_t n_prompt, n_published, n_recomputed;
+    int64_t queued_us, ttft_us, total_us;
+};
+
+/* Any thread. Rejects at once with a typed reason. */
+enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r, struct kv_stream **out, struct kv_error *err);
+/* Up to n chunks, waiting at most timeout_ms for the first; *got = 0 with *finish = KV_RUNNING is a time-out. One reader a
+ * stream. tail: text released at the end by a finished stop-string check (≤ 128 bytes), empty otherwise. */
+enum kv_status kv_stream_read(struct kv_stream *s, struct kv_chunk *chunks, int32_t n, int32_t timeout_ms,
+                              int32_t *got, enum kv_finish *finish);
+void kv_stream_tail(struct kv_stream *s, char *out, size_t cap);
+void kv_stream_stats(struct kv_stream *s, struct kv_request_stats *out);
+void kv_stream_cancel(struct kv_stream *s);
+void kv_stream_close(struct kv_stream *s); /* cancels if running; frees */
+
+/* --- release. The release word is one atomic: latch bit | epoch. */
+
+/* Control thread. Installs a candidate (or NULL: none) to which requests may be assigned; shadow: compute it beside the baseline on
+ * sampled units without serving it. Takes effect between iterations. epoch becomes current if the word still equals `expected` and is not latched;
+ * otherwise SUPERSEDED and nothing changes. */
+enum kv_status kv_engine_install(struct kv_engine *e, const struct kv_candidate *c, bool shadow, uint64_t expected_epoch,
+                                 uint64_t epoch, struct kv_error *err);
+/* Control thread, after a rollback is durable and its recomputes are done: clears the latch; a new candidate may start at OFF. */
+enum kv_status kv_engine_rearm(struct kv_engine *e, uint64_t epoch, struct kv_error *err);
+struct kv_release_word {
+    bool latched;
+    uint64_t epoch;
+};
+struct kv_release_word kv_engine_release(const struct kv_engine *e); /* any thread */
+
+struct kv_rollback {
+    uint64_t epoch;           /* epoch that was fenced */
+    int64_t fence_us;         /* time from call to fence */
+    int32_t sequences;        /* sequences that go back to the baseline */
+    int32_t unsent_tokens;    /* published before the fence and still on their way to readers */
+    bool already;             /* it was latched before */
+};
+/* Any thread, also a signal's. Latches, waits until no publication is in progress, answers. Needs no lock, Lua, SQLite or network. */
+void kv_engine_rollback(struct kv_engine *e, struct kv_rollback *out);
+/* Sequences still to be recomputed after a rollback; 0 means resumed. */
+int32_t kv_engine_recomputing(const struct kv_engine *e);
+
+/* Control thread. The table the decode thread indexes; copied. */
+void kv_engine_set_fallback(struct kv_engine *e, const struct kv_fallback_table *t, double max_omitted_mass);
+
+/* --- measurements. A bounded ring from the decode thread to the control thread. */
+enum kv_sample_kind {
+    KV_SAMPLE_UNIT,   /* one shadowed (layer, K/V head, step) unit */
+    KV_SAMPLE_TOKEN,  /* one published token */
+    KV_SAMPLE_REQUEST, /* one finished request */
+    KV_SAMPLE_STALL,  /* transfer wait exposed to compute in one step */
+    KV_SAMPLE_FAILURE,
+    KV_SAMPLE_KINDS
+};
+struct kv_sample {
+    enum kv_sample_kind kind;
+    int64_t at_us;
+    uint64_t request, candidate, epoch; /* candidate: of the arm; 0 baseline. UNIT in shadow: the shadowed candidate */
+    int32_t layer, kv_head;
+    int64_t position;
+    bool shadow;          /* UNIT: computed beside the baseline, not served */
+    bool exact_equal;     /* UNIT of an exact candidate: output bits equal the baseline's */
+    bool bound_holds;     /* UNIT: error ≤ 2 δ V_max */
+    double omitted_mass, output_error, output_error_relative; /* UNIT: against the dense reference; maximum over the group's q heads */
+    int32_t rows_selected, rows_total;
+    double token_us;      /* TOKEN: work attributed to this sequence's step. STALL: microseconds. */
+    double ttft_us, tpot_us; int32_t tokens; /* REQUEST */
+    enum kv_status status; /* FAILURE, REQUEST */
+};
+size_t kv_engine_samples(struct kv_engine *e, struct kv_sample *out, size_t cap); /* control thread */
+
+struct kv_tier_stats {
+    const char *name; /* "device", "host", … */
+    bool emulated;
+    uint64_t capacity_bytes, used_bytes, persistent_bytes, staging_bytes, pinned_bytes, scratch_bytes;
+    uint64_t hits, misses, bytes_in, bytes_out, transfers_in_flight, failures;
+};
+struct kv_engine_stats { /* a consistent copy made by the decode thread after each iteration */
+    int32_t active, queued, recomputing;
+    uint64_t requests, finished, cancelled, rejected, published_tokens, prompt_tokens, iterations;
+    uint64_t approximate_tokens, exact_tokens, units_sampled, units_dropped, samples_dropped;
+    uint64_t exact_mismatches, illegal_fallbacks, tenant_failures, allocation_failures, full_fallbacks, widened;
+    double tokens_per_s, last_iteration_us;
+    struct kv_tier_stats tier[4];
+    int32_t n_tiers;
+};
+void kv_engine_stats(const struct kv_engine *e, struct kv_engine_stats *out); /* any thread */
+const char *kv_engine_isa(const struct kv_engine *e);
+void kv_numerics_id(uint8_t out[32]); /* SHA-256 of the start-up self-test */
+
+struct kv_layer_timing { /* of the last layerwise step: measured, and predicted by the two-slot recurrence fed with measured F and C */
+    double ready_us, start_us, end_us, stall_us, predicted_start_us, predicted_stall_us, fetch_us, compute_us;
+};
+int32_t kv_engine_layer_timings(const struct kv_engine *e, struct kv_layer_timing *out, int32_t cap);
+
+/* Hashing for everyone above: SHA-256 by GnuTLS. */
+void kv_sha256(const void *data, size_t n, uint8_t out[32]);
+void kv_hex(const uint8_t *bytes, size_t n, char *out); /* 2n+1 chars */
+
+#endif

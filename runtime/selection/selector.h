@@ -1,0 +1,61 @@
+/* selector.h — the one interface of every row-selecting method: build, append, seal, query, drop.
+ *
+ * A selector instance serves one (sequence, layer, K/V head). It reads the authoritative rows through kv_rows, keeps only its own
+ * index or metadata, and answers with row masks on the 64-row block grid: one mask row per query head of the group. It never
+ * returns rows, and a row it names is not yet gathered. Called from kernel workers; an instance is used by one thread at a time.
+ * No allocation in query or append after reserve. */
+#ifndef KV_SELECTOR_H
+#define KV_SELECTOR_H
+
+#include "kernels/kernels.h"
+#include "runtime/kvasir.h"
+
+struct kv_rows { /* authoritative rows of one (sequence, layer, K/V head) */
+    int32_t d_head, group, n_rows;   /* group = H_q / H_kv; n_rows = committed rows visible to the query */
+    enum kv_type row_type;
+    const void *const *k, *const *v; /* [blocks] → [64][d_head] */
+    float scale;
+};
+
+struct kv_ledger { /* counted from what the code read, not from formulas */
+    uint64_t candidate_bytes, index_bytes, descriptor_bytes, payload_bytes, transfer_bytes, selector_macs;
+    uint64_t candidates, units, rows;
+};
+
+struct kv_selector; /* instance, opaque to callers */
+
+struct kv_selector_method {
+    const char *name;
+    const struct kv_param_spec *params;
+    int32_t n_params;
+    int32_t dense_layers;  /* first layers that stay dense by the method's rule */
+    bool per_q_head;       /* false: one support for the whole group */
+    /* Room for n_rows_max rows; the only place that allocates. layer/kv_head/seed feed seeded methods. */
+    enum kv_status (*create)(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
+                             struct kv_selector **out, struct kv_error *err);
+    void (*destroy)(struct kv_selector *s);
+    /* Index rows [0, rows->n_rows) after a prefill. prefill_q: [n_q][group][d_head] of the last prefill queries or NULL. */
+    enum kv_status (*build)(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q);
+    /* Rows [from, rows->n_rows) were committed. */
+    enum kv_status (*append)(struct kv_selector *s, const struct kv_rows *rows, int32_t from);
+    /* Close the open unit where a method has one (block, window, event). May be NULL. */
+    enum kv_status (*seal)(struct kv_selector *s, const struct kv_rows *rows);
+    /* Forget rows from position `to` on (rollback). Rows [0, to) stay indexed. */
+    enum kv_status (*drop)(struct kv_selector *s, int32_t to);
+    /* q: [group][d_head]. support: [group][n_blocks] row masks, overwritten. widen: 0, or 1 to search wider by the method's rule.
+     * scores (may be NULL): [group][n_units] as the method ranks them. estimated_omitted_mass: the method's own online
+     * estimate per q head, or -1 where it has none. */
+    enum kv_status (*query)(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
+                            int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger);
+    /* Committed rows this index covers (F_c of its snapshot). */
+    int32_t (*covered)(const struct kv_selector *s);
+    /* Methods with a declared estimator replace plain attention over the support; NULL for all others. */
+    enum kv_status (*estimate)(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *support,
+                               int32_t n_blocks, float *out /* [group][d_head] */);
+};
+
+const struct kv_selector_method *kv_selector_find(const char *name); /* NULL: none of that name */
+size_t kv_selector_count(void);
+const struct kv_selector_method *kv_selector_at(size_t i);
+
+#endif
