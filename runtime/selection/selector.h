@@ -17,9 +17,17 @@ struct kv_rows { /* authoritative rows of one (sequence, layer, K/V head) */
     float scale;
 };
 
-struct kv_ledger { /* counted from what the code read, not from formulas */
+/* What a query ranked, for receipts and the lab; the serving path asks for none. Units are numbered by the method. */
+struct kv_trace {
+    int32_t cap_units, n_units;
+    float *score;    /* [group][cap_units]; NAN where a unit was taken without being ranked */
+    uint8_t *chosen; /* [group][cap_units] */
+};
+
+struct kv_ledger { /* of one query, overwritten by it; counted from what the code read, not from formulas */
     uint64_t candidate_bytes, index_bytes, descriptor_bytes, payload_bytes, transfer_bytes, selector_macs;
-    uint64_t candidates, units, rows;
+    uint64_t candidates, units, rows; /* rows: the union over the group */
+    struct kv_trace *trace; /* NULL: none wanted; kept by query */
 };
 
 struct kv_selector; /* instance, opaque to callers */
@@ -43,8 +51,8 @@ struct kv_selector_method {
     /* Forget rows from position `to` on (rollback). Rows [0, to) stay indexed. */
     enum kv_status (*drop)(struct kv_selector *s, int32_t to);
     /* q: [group][d_head]. support: [group][n_blocks] row masks, overwritten. widen: 0, or 1 to search wider by the method's rule.
-     * scores (may be NULL): [group][n_units] as the method ranks them. estimated_omitted_mass: the method's own online
-     * estimate per q head, or -1 where it has none. */
+     * estimated_omitted_mass (may be NULL): [group] the method's own online estimate, or -1 where it has none. ledger (not NULL):
+     * set its trace, or NULL, before the call. STALE_INDEX when the index does not cover rows->n_rows. */
     enum kv_status (*query)(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
                             int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger);
     /* Committed rows this index covers (F_c of its snapshot). */

@@ -1,0 +1,144 @@
+/* shadow.c — one selected unit against the dense reference, in double precision. */
+#include "runtime/evaluate/shadow.h"
+
+#include "runtime/selection/rank.h"
+#include "runtime/selection/support.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_D_HEAD = 1024 };
+
+/* score [n] | top [n] (row keys for recall) | o [d] | o_r [d] | o_o [d] | row [d] (fp32) */
+size_t kv_shadow_scratch_doubles(int32_t n_rows, int32_t d_head)
+{
+    return n_rows < 0 || d_head < 0 ? 0 : 2 * (size_t)n_rows + 4 * (size_t)d_head;
+}
+
+static double dot(const float *a, const float *b, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static double norm(const double *a, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += a[i] * a[i];
+    return sqrt(sum);
+}
+
+static double recall_of(const double *score, uint64_t *keys, int32_t n, int32_t k, const uint64_t *mask)
+{
+    if (k > n) k = n;
+    if (k < 1) return -1;
+    for (int32_t i = 0; i < n; i++) keys[i] = kv_rank_key((float)score[i], (uint32_t)i);
+    kv_rank_select(keys, (size_t)n, (size_t)k);
+    int32_t hit = 0;
+    for (int32_t i = 0; i < k; i++) hit += !mask || kv_mask_has(mask, (int32_t)kv_rank_index(keys[i]));
+    return (double)hit / k;
+}
+
+/* Weighted sums over the dense set, the support and the omitted rows, normalised; fills masses, state and V_max of *h. */
+static void accumulate(const struct kv_rows *rows, const double *score, const uint64_t *mask, double *o, double *o_r, double *o_o,
+                       float *row, struct kv_shadow_head *h)
+{
+    int32_t n = rows->n_rows, d = rows->d_head;
+    /* Each part is summed against its own maximum, so that a support of vanishing mass still has its output. */
+    double top_r = -INFINITY, top_o = -INFINITY, l_r = 0, l_o = 0;
+    for (int32_t i = 0; i < n; i++) {
+        double *top = !mask || kv_mask_has(mask, i) ? &top_r : &top_o;
+        if (!(score[i] <= *top)) *top = score[i];
+    }
+    memset(o_r, 0, (size_t)d * sizeof *o);
+    memset(o_o, 0, (size_t)d * sizeof *o);
+    for (int32_t i = 0; i < n; i++) {
+        bool in = !mask || kv_mask_has(mask, i);
+        double p = exp(score[i] - (in ? top_r : top_o)), squares = 0, *part = in ? o_r : o_o;
+        kv_rows_value(rows, i, row);
+        for (int32_t c = 0; c < d; c++) {
+            double v = row[c];
+            squares += v * v;
+            part[c] += p * v;
+        }
+        if (squares > h->v_max * h->v_max) h->v_max = sqrt(squares);
+        *(in ? &l_r : &l_o) += p;
+        h->rows += in;
+    }
+    double top = top_o > top_r ? top_o : top_r;
+    double w_r = h->rows ? l_r * exp(top_r - top) : 0, w_o = h->rows < n ? l_o * exp(top_o - top) : 0;
+    h->retained_mass = n ? w_r / (w_r + w_o) : 1;
+    h->omitted_mass = n ? w_o / (w_r + w_o) : 0;
+    for (int32_t c = 0; c < d; c++) {
+        if (h->rows) o_r[c] /= l_r;
+        if (h->rows < n) o_o[c] /= l_o;
+        o[c] = h->retained_mass * o_r[c] + h->omitted_mass * o_o[c];
+    }
+    h->m = top_r;
+    h->l = l_r;
+}
+
+static void judge(const struct kv_shadow_unit *u, int32_t g, const double *o, const double *o_r, const double *o_o, struct kv_shadow_head *h)
+{
+    int32_t d = u->rows->d_head;
+    size_t stride = u->output_stride ? u->output_stride : (size_t)d;
+    double delta = h->omitted_mass, error = 0, residual = 0, own = 0;
+    for (int32_t c = 0; c < d; c++) {
+        double e = o_r[c] - o[c], r = e - delta * (o_r[c] - o_o[c]);
+        double p = u->output ? (double)u->output[(size_t)g * stride + (size_t)c] - o[c] : e;
+        error += p * p;
+        residual += r * r;
+        own += e * e;
+    }
+    h->output_error = sqrt(error);
+    h->output_norm = norm(o, d);
+    h->output_error_relative = h->output_norm > 0 ? h->output_error / h->output_norm : 0;
+    h->identity_residual = delta > 0 && delta < 1 ? sqrt(residual) : 0;
+    h->bound = 2 * delta * h->v_max;
+    /* Rounding of the fp32 output is no violation; nor is that of the reference itself. */
+    bool held = sqrt(own) <= h->bound + 1e-12 * (1 + h->v_max);
+    if (u->output && !u->estimator) held = held && h->output_error <= h->bound + 1e-5 * (1 + h->v_max);
+    h->bound_holds = held;
+}
+
+static double worst(double a, double b) { return b > a || b != b ? b : a; }
+
+enum kv_status kv_shadow_unit(const struct kv_shadow_unit *u, double *scratch, size_t scratch_doubles, struct kv_sample *out,
+                              struct kv_shadow_head *heads, double *dense, double *retained)
+{
+    const struct kv_rows *rows = u->rows;
+    int32_t n = rows->n_rows, d = rows->d_head;
+    if (n < 0 || d < 1 || d > MAX_D_HEAD || scratch_doubles < kv_shadow_scratch_doubles(n, d)) return KV_BAD_ARGUMENT;
+    if (u->support && u->n_blocks < kv_mask_words(n)) return KV_BAD_ARGUMENT;
+    double *score = scratch, *o = scratch + 2 * (size_t)n, *o_r = o + d, *o_o = o_r + d;
+    uint64_t *keys = (uint64_t *)(void *)(scratch + n);
+    float *row = (float *)(void *)(o_o + d);
+    struct kv_sample s = *out;
+    s.kind = KV_SAMPLE_UNIT;
+    s.omitted_mass = s.output_error = s.output_error_relative = 0;
+    s.bound_holds = true;
+    s.rows_selected = 0;
+    s.rows_total = n;
+    for (int32_t g = 0; g < rows->group; g++) {
+        const uint64_t *mask = u->support ? u->support + (size_t)g * (size_t)u->n_blocks : NULL;
+        struct kv_shadow_head h = {.recall = -1};
+        for (int32_t i = 0; i < n; i++) {
+            kv_rows_key(rows, i, row);
+            score[i] = dot(u->q + (size_t)g * (size_t)d, row, d) * (double)rows->scale;
+        }
+        accumulate(rows, score, mask, o, o_r, o_o, row, &h);
+        judge(u, g, o, o_r, o_o, &h);
+        if (u->recall_k) h.recall = recall_of(score, keys, n, u->recall_k, mask);
+        s.omitted_mass = worst(s.omitted_mass, h.omitted_mass);
+        s.output_error = worst(s.output_error, h.output_error);
+        s.output_error_relative = worst(s.output_error_relative, h.output_error_relative);
+        s.bound_holds = s.bound_holds && h.bound_holds;
+        if (h.rows > s.rows_selected) s.rows_selected = h.rows;
+        if (heads) heads[g] = h;
+        if (dense) memcpy(dense + (size_t)g * (size_t)d, o, (size_t)d * sizeof *o);
+        if (retained) memcpy(retained + (size_t)g * (size_t)d, o_r, (size_t)d * sizeof *o);
+    }
+    *out = s;
+    return KV_OK;
+}

@@ -1,0 +1,165 @@
+/* quest.c — Quest (0x05J–M): pages ranked by an upper bound of their logits from channelwise extrema.
+ *
+ * One support per query head. Tail page: the page being filled is mutable, so it is never ranked and always takes one slot of
+ * the budget. Ties go to the lower page. The first two layers stay dense. budget_rows ≥ T selects every row. Widening doubles
+ * the pages. */
+#include "runtime/selection/methods.h"
+#include "runtime/selection/rank.h"
+#include "runtime/selection/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct kv_param_spec kv_selector_quest_params[2] = {
+    {"page_rows", "int", 16, 1, 1024, "rows", "paper", "rows per page"},
+    {"budget_rows", "int", 1024, 1, 1048576, "rows", "paper: 1K on LongBench", "rows attended; whole pages, the tail page one of them"},
+};
+
+struct kv_selector {
+    int32_t d_head, group, page_rows, budget_rows, max_pages, n_rows;
+    bool cut;            /* the tail page lost rows in a drop and is read again by the next append */
+    float *lo, *hi;      /* [max_pages][d_head] */
+    float *bound;        /* [max_pages] */
+    uint64_t *key;       /* [max_pages] */
+};
+
+static void quest_destroy(struct kv_selector *s)
+{
+    if (!s) return;
+    free(s->lo);
+    free(s->hi);
+    free(s->bound);
+    free(s->key);
+    free(s);
+}
+
+static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
+                                   struct kv_selector **out, struct kv_error *err)
+{
+    (void)seed;
+    if (d_head < 1 || group < 1 || n_rows_max < 1)
+        return kv_fail(err, KV_BAD_ARGUMENT, "quest", "d_head %d, group %d and rows %d must be positive", d_head, group, n_rows_max);
+    struct kv_selector *s = calloc(1, sizeof *s);
+    if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "quest", "no memory for a selector");
+    s->d_head = d_head;
+    s->group = group;
+    s->page_rows = (int32_t)p->value[0];
+    s->budget_rows = (int32_t)p->value[1];
+    s->max_pages = (int32_t)(((int64_t)n_rows_max + s->page_rows - 1) / s->page_rows);
+    size_t pages = (size_t)s->max_pages, d = (size_t)d_head;
+    s->lo = calloc(pages * d, sizeof *s->lo);
+    s->hi = calloc(pages * d, sizeof *s->hi);
+    s->bound = calloc(pages, sizeof *s->bound);
+    s->key = calloc(pages, sizeof *s->key);
+    if (!s->lo || !s->hi || !s->bound || !s->key) {
+        quest_destroy(s);
+        return kv_fail(err, KV_OUT_OF_MEMORY, "quest", "no memory for extrema of %d pages", (int)pages);
+    }
+    *out = s;
+    return KV_OK;
+}
+
+/* Extrema of rows [from, to), which lie in one page; the page's own are opened first when from starts it. */
+static void extend_page(struct kv_selector *s, const struct kv_rows *rows, int32_t page, int32_t from, int32_t to)
+{
+    float *lo = s->lo + (size_t)page * (size_t)s->d_head, *hi = s->hi + (size_t)page * (size_t)s->d_head;
+    if (from == page * s->page_rows)
+        for (int32_t c = 0; c < s->d_head; c++) lo[c] = INFINITY, hi[c] = -INFINITY;
+    while (from < to) {
+        int32_t block = from / KV_BLOCK_ROWS, first = from % KV_BLOCK_ROWS;
+        int32_t end = to - block * KV_BLOCK_ROWS < KV_BLOCK_ROWS ? to - block * KV_BLOCK_ROWS : KV_BLOCK_ROWS;
+        kv_kernels()->extrema(rows->row_type, rows->k[block], first, end, s->d_head, lo, hi);
+        from += end - first;
+    }
+}
+
+static enum kv_status quest_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
+{
+    if (from != s->n_rows || rows->n_rows < from) return KV_STALE_INDEX;
+    if (rows->n_rows > (int64_t)s->max_pages * s->page_rows) return KV_CAPACITY;
+    if (s->cut) from -= from % s->page_rows;
+    s->cut = false;
+    while (from < rows->n_rows) {
+        int32_t page = from / s->page_rows, end = (page + 1) * s->page_rows;
+        if (end > rows->n_rows) end = rows->n_rows;
+        extend_page(s, rows, page, from, end);
+        from = end;
+    }
+    s->n_rows = rows->n_rows;
+    return KV_OK;
+}
+
+static enum kv_status quest_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
+{
+    (void)prefill_q;
+    (void)n_prefill_q;
+    s->n_rows = 0;
+    s->cut = false;
+    return quest_append(s, rows, 0);
+}
+
+/* A cut page keeps extrema of rows it lost until the next append reads it again. No query uses them: it is the tail page. */
+static enum kv_status quest_drop(struct kv_selector *s, int32_t to)
+{
+    if (to < 0) return KV_BAD_ARGUMENT;
+    if (to < s->n_rows) {
+        s->n_rows = to;
+        s->cut = to % s->page_rows != 0;
+    }
+    return KV_OK;
+}
+
+static int32_t quest_covered(const struct kv_selector *s) { return s->n_rows; }
+
+/* Pages taken beside the tail page, for one query head; the key array is left with them in front. */
+static int32_t rank_pages(struct kv_selector *s, const float *q, int32_t n_pages, int32_t budget_pages)
+{
+    int32_t ranked = n_pages - 1, take = budget_pages - 1 < ranked ? budget_pages - 1 : ranked;
+    kv_kernels()->page_bounds(q, s->lo, s->hi, ranked, s->d_head, s->bound);
+    for (int32_t p = 0; p < ranked; p++) s->key[p] = kv_rank_key(s->bound[p], (uint32_t)p);
+    kv_rank_select(s->key, (size_t)ranked, (size_t)take);
+    return take;
+}
+
+static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
+                                  int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger)
+{
+    int32_t n = rows->n_rows;
+    enum kv_status status = kv_selection_open(rows, s->n_rows, s->group, support, n_blocks, estimated_omitted_mass, ledger);
+    if (status != KV_OK || n == 0) return status;
+    int64_t budget = (int64_t)s->budget_rows << (widen ? 1 : 0);
+    int32_t n_pages = (n + s->page_rows - 1) / s->page_rows;
+    int64_t pages = budget / s->page_rows < 1 ? 1 : budget / s->page_rows;
+    int32_t budget_pages = budget >= n || pages > n_pages ? n_pages : (int32_t)pages;
+    size_t d = (size_t)s->d_head;
+    bool all = budget_pages == n_pages;
+    for (int32_t g = 0; g < s->group; g++) {
+        uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
+        int32_t take = all && !ledger->trace ? 0 : rank_pages(s, q + (size_t)g * d, n_pages, budget_pages);
+        if (all) kv_mask_set_range(mask, 0, n);
+        for (int32_t i = 0; i < take; i++) {
+            int32_t page = (int32_t)kv_rank_index(s->key[i]);
+            kv_mask_set_range(mask, page * s->page_rows, (page + 1) * s->page_rows);
+            kv_trace_choose(ledger, g, page);
+        }
+        kv_mask_set_range(mask, (n_pages - 1) * s->page_rows, n);
+        kv_trace_choose(ledger, g, n_pages - 1);
+        kv_trace_scores(ledger, g, s->bound, n_pages - 1, n_pages);
+    }
+    if (!all) {
+        ledger->candidates = (uint64_t)(n_pages - 1) * (uint64_t)s->group;
+        ledger->candidate_bytes = (uint64_t)(n_pages - 1) * 2 * d * sizeof(float);
+        ledger->selector_macs = (uint64_t)(n_pages - 1) * d * (uint64_t)s->group;
+    }
+    ledger->units = (uint64_t)budget_pages * (uint64_t)s->group;
+    ledger->index_bytes = (uint64_t)n_pages * 2 * d * sizeof(float);
+    kv_ledger_support(ledger, rows, support, n_blocks, NULL);
+    return KV_OK;
+}
+
+const struct kv_selector_method kv_selector_quest = {
+    .name = "quest", .params = kv_selector_quest_params, .n_params = 2, .dense_layers = 2, .per_q_head = true,
+    .create = quest_create, .destroy = quest_destroy, .build = quest_build, .append = quest_append, .drop = quest_drop,
+    .query = quest_query, .covered = quest_covered,
+};

@@ -1,0 +1,67 @@
+/* support.c — what every query shares: opening checks, the part of the ledger that follows from the support, and the trace. */
+#include "runtime/selection/support.h"
+
+#include "runtime/selection/rank.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { DESCRIPTOR_BYTES = 64 };
+
+enum kv_status kv_selection_open(const struct kv_rows *rows, int32_t covered, int32_t group, uint64_t *support, int32_t n_blocks,
+                                 double *estimated_omitted_mass, struct kv_ledger *ledger)
+{
+    if (rows->group != group || n_blocks < kv_mask_words(rows->n_rows)) return KV_BAD_ARGUMENT;
+    if (covered != rows->n_rows) return KV_STALE_INDEX;
+    memset(support, 0, (size_t)group * (size_t)n_blocks * sizeof *support);
+    for (int32_t g = 0; estimated_omitted_mass && g < group; g++) estimated_omitted_mass[g] = -1;
+    *ledger = (struct kv_ledger){.trace = ledger->trace};
+    if (ledger->trace) {
+        ledger->trace->n_units = 0;
+        memset(ledger->trace->chosen, 0, (size_t)group * (size_t)ledger->trace->cap_units);
+    }
+    return KV_OK;
+}
+
+size_t kv_rows_row_bytes(const struct kv_rows *rows) { return kv_type_row_bytes(rows->row_type, rows->d_head); }
+
+void kv_ledger_support(struct kv_ledger *ledger, const struct kv_rows *rows, const uint64_t *support, int32_t n_blocks,
+                       const uint64_t *resident)
+{
+    uint64_t row_bytes = 2 * (uint64_t)kv_rows_row_bytes(rows), n = 0, moved = 0, blocks = 0;
+    for (int32_t b = 0; b < n_blocks; b++) {
+        uint64_t any = 0;
+        for (int32_t g = 0; g < rows->group; g++) any |= support[(size_t)g * (size_t)n_blocks + (size_t)b];
+        uint64_t away = resident ? any & ~resident[b] : any;
+        n += (uint64_t)__builtin_popcountll(any);
+        moved += (uint64_t)__builtin_popcountll(away);
+        blocks += away != 0;
+    }
+    ledger->rows = n;
+    ledger->payload_bytes = n * row_bytes;
+    ledger->transfer_bytes = moved * row_bytes;
+    ledger->descriptor_bytes = blocks * DESCRIPTOR_BYTES;
+}
+
+void kv_trace_choose(struct kv_ledger *ledger, int32_t g, int32_t unit)
+{
+    struct kv_trace *t = ledger->trace;
+    if (t && unit < t->cap_units) t->chosen[(size_t)g * (size_t)t->cap_units + (size_t)unit] = 1;
+}
+
+void kv_trace_scores(struct kv_ledger *ledger, int32_t g, const float *score, int32_t n_ranked, int32_t n_units)
+{
+    struct kv_trace *t = ledger->trace;
+    if (!t) return;
+    t->n_units = n_units < t->cap_units ? n_units : t->cap_units;
+    for (int32_t u = 0; u < t->n_units; u++) t->score[(size_t)g * (size_t)t->cap_units + (size_t)u] = u < n_ranked ? score[u] : NAN;
+}
+
+static void row_of(const struct kv_rows *rows, const void *const *blocks, int32_t row, float *out)
+{
+    const uint8_t *block = blocks[row / KV_BLOCK_ROWS];
+    kv_kernels()->from_rows(rows->row_type, block + (size_t)(row % KV_BLOCK_ROWS) * kv_rows_row_bytes(rows), rows->d_head, out);
+}
+
+void kv_rows_key(const struct kv_rows *rows, int32_t row, float *out) { row_of(rows, rows->k, row, out); }
+void kv_rows_value(const struct kv_rows *rows, int32_t row, float *out) { row_of(rows, rows->v, row, out); }

@@ -1,0 +1,24 @@
+/* support.h — what every query shares: opening checks, the part of the ledger that follows from the support, and the trace. */
+#ifndef KV_SUPPORT_H
+#define KV_SUPPORT_H
+
+#include "runtime/selection/selector.h"
+
+/* Clears support, estimates (to -1) and the ledger but its trace. STALE_INDEX when the index covers other than rows->n_rows,
+ * BAD_ARGUMENT when the masks cannot hold the rows. covered: rows the index covers. */
+enum kv_status kv_selection_open(const struct kv_rows *rows, int32_t covered, int32_t group, uint64_t *support, int32_t n_blocks,
+                                 double *estimated_omitted_mass, struct kv_ledger *ledger);
+/* Sets rows, payload, descriptors (64 bytes per touched block) and transfer bytes from the union of the group's masks; rows set in
+ * resident [n_blocks] (may be NULL) cost no transfer. */
+void kv_ledger_support(struct kv_ledger *ledger, const struct kv_rows *rows, const uint64_t *support, int32_t n_blocks,
+                       const uint64_t *resident);
+void kv_trace_choose(struct kv_ledger *ledger, int32_t g, int32_t unit);
+/* Copies n_ranked scores; units from there to n_units were not ranked. */
+void kv_trace_scores(struct kv_ledger *ledger, int32_t g, const float *score, int32_t n_ranked, int32_t n_units);
+
+/* One key row as fp32; out has room for d_head. */
+void kv_rows_key(const struct kv_rows *rows, int32_t row, float *out);
+void kv_rows_value(const struct kv_rows *rows, int32_t row, float *out);
+size_t kv_rows_row_bytes(const struct kv_rows *rows); /* of one K row */
+
+#endif
