@@ -1,0 +1,140 @@
+/* control.h — the control thread: engine, release machine, gates, policies and store tied together.
+ *
+ * A thread ticks every tick_ms: it drains measurements, evaluates gates, asks the release policy, commits and moves. Operators' verbs run in the
+ * caller's thread under the same mutex, so they are serialised with ticks. Rollback is apart: it latches the engine first, writes the intent,
+ * and only then takes a lock. Readers copy snapshots; nobody else sees the state. Everything here may be called from any thread but the decode thread. */
+#ifndef KV_CONTROL_H
+#define KV_CONTROL_H
+
+#include "controller/store.h"
+
+/* What the control thread needs of an engine; kv_release_port_of wraps the real one, tests supply their own. */
+struct kv_release_port {
+    void *ctx;
+    enum kv_status (*install)(void *ctx, const struct kv_candidate *c, bool shadow, uint64_t expected_epoch, uint64_t epoch, struct kv_error *err);
+    enum kv_status (*rearm)(void *ctx, uint64_t epoch, struct kv_error *err);
+    struct kv_release_word (*word)(void *ctx);
+    void (*rollback)(void *ctx, struct kv_rollback *out);
+    int32_t (*recomputing)(void *ctx);
+    void (*set_fallback)(void *ctx, const struct kv_fallback_table *t, double max_omitted_mass);
+    size_t (*samples)(void *ctx, struct kv_sample *out, size_t cap);
+    void (*stats)(void *ctx, struct kv_engine_stats *out);
+};
+struct kv_release_port kv_release_port_of(struct kv_engine *e);
+
+enum kv_control_event { KV_EVENT_ROLLOUT, KV_EVENT_POLICY, KV_EVENT_LOG };
+
+struct kv_control_config {
+    uint8_t model_artifact[32], numerics_id[32];
+    int32_t tick_ms;               /* 0: 200 */
+    int32_t store_patience_ms;     /* how long receipts may fail before EXACT_BASELINE; 0: 10000 */
+    const char *policy_source[KV_POLICY_KINDS]; /* NULL: the stored active version, else the shipped one */
+    int64_t (*monotonic_us)(void *ctx), (*realtime_us)(void *ctx); /* NULL: the system's clocks */
+    void *clock_ctx;
+    bool manual;                   /* no thread: the caller ticks (tests) */
+    /* Called without locks held, from the thread that caused it. rollout 0: not about one. May be NULL. */
+    void (*on_event)(void *ctx, enum kv_control_event what, uint64_t rollout, const char *line);
+    void *event_ctx;
+};
+
+struct kv_control;
+/* Reads the intent, then the database: resumes the stage it was in, or EXACT_BASELINE with a receipt when the state cannot be trusted or
+ * a rollback was acknowledged. A policy that does not load is refused with its reason. */
+enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store *store, const struct kv_control_config *c,
+                                 struct kv_control **out, struct kv_error *err);
+void kv_control_destroy(struct kv_control *c); /* before the engine and the store */
+void kv_control_tick(struct kv_control *c);
+
+/* --- assignment: once per request, before kv_engine_submit. */
+struct kv_assignment {
+    enum kv_arm arm;
+    uint64_t candidate, epoch;  /* for struct kv_request */
+    enum kv_stage stage;
+    char pipeline[32];          /* of the arm */
+};
+void kv_control_assign(struct kv_control *c, const struct kv_cohort_key *k, struct kv_assignment *out);
+/* After a successful submit, with the engine's request id (kv_stream_stats): latency gates need to know both arms. */
+void kv_control_started(struct kv_control *c, uint64_t request, enum kv_arm arm);
+/* The active admission policy's answer; a fault is receipted and answered by the baseline. */
+void kv_control_admission(struct kv_control *c, const struct kv_admission_request *r, const struct kv_admission_credits *k, struct kv_admission_answer *out);
+/* Scores of one held-out prompt under both arms, in [0, 1]. */
+void kv_control_quality(struct kv_control *c, uint64_t rollout, double baseline, double candidate);
+
+/* --- verbs. actor: "operator:NAME". version: the one the caller saw (0: not checked); VERSION_CONFLICT otherwise. */
+struct kv_rollout_request {
+    const char *name, *pipeline;
+    struct kv_params params;       /* kv_params_default, then kv_params_set */
+    enum kv_contract contract;
+    struct kv_cohort cohort;
+    struct kv_step steps[KV_MAX_STEPS];
+    int32_t n_steps;               /* 0: the default steps */
+    struct kv_gate_spec gates[KV_MAX_GATES];
+    int32_t n_gates;               /* the contract's own gates are added */
+};
+enum kv_status kv_control_create_rollout(struct kv_control *c, const struct kv_rollout_request *r, const char *actor, uint64_t *id, struct kv_error *err);
+/* advance, pause, resume, skip, abort, ramp (fraction), retry (*created: the new rollout; may be NULL otherwise). Not rollback. */
+enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, double fraction, const char *reason,
+                               const char *actor, uint64_t *created, struct kv_error *err);
+struct kv_rollback_answer {
+    bool fenced, durable, already, resumed;
+    int64_t fence_us, durable_us;
+    int32_t recomputing, unsent_tokens;
+    uint64_t epoch;
+};
+/* rollout 0: whatever is live (signals). CONFLICT when another rollout is live than the one named: nothing is done then. */
+enum kv_status kv_control_rollback(struct kv_control *c, uint64_t rollout, const char *reason, const char *actor, struct kv_rollback_answer *out, struct kv_error *err);
+enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *actor, struct kv_error *err);
+
+/* --- policies */
+struct kv_policy_view {
+    enum kv_policy_kind kind;
+    char name[64], version[65];
+    int64_t activated_us;
+    uint64_t faults;
+};
+void kv_control_policies(struct kv_control *c, struct kv_policy_view out[KV_POLICY_KINDS]);
+/* *source: malloc'd copy. */
+enum kv_status kv_control_policy_source(struct kv_control *c, enum kv_policy_kind kind, char **source, size_t *n);
+enum kv_status kv_control_activate(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_error *err);
+
+/* --- snapshots */
+struct kv_verb_view {
+    enum kv_verb verb;
+    bool enabled;
+    char why[320];
+};
+struct kv_rollout_view {
+    struct kv_rollout r;
+    struct kv_gate_result gates[KV_MAX_GATES];
+    int32_t n_gates;
+    struct kv_verb_view verbs[KV_VERBS];
+    int32_t n_verbs;
+};
+struct kv_status_view {
+    enum kv_stage stage;           /* EXACT_BASELINE when latched, OFF when nothing is live */
+    double fraction;
+    uint64_t epoch;
+    bool latched, frozen;
+    uint64_t rollout;              /* 0: none is live */
+    char name[64], pipeline[32];
+    enum kv_contract contract;
+    double omitted_mass_mean, omitted_mass_upper; /* NAN: none */
+    uint64_t units;
+    double tokens_per_s, tpot_p50_ms, tpot_p99_ms, ttft_p50_ms, stall_ms; /* last ten seconds; NAN: none */
+    struct kv_engine_stats engine;
+    struct kv_store_health store;
+};
+void kv_control_status(struct kv_control *c, struct kv_status_view *out);
+/* Newest first. *n: in cap, out count. */
+void kv_control_rollouts(struct kv_control *c, struct kv_rollout_view *out, int32_t *n);
+enum kv_status kv_control_rollout(struct kv_control *c, uint64_t id, struct kv_rollout_view *out, struct kv_error *err);
+
+struct kv_history_point { /* one a second, the last 900 */
+    int64_t at_us;            /* CLOCK_REALTIME */
+    double tokens_per_s, tpot_p50_ms, tpot_p99_ms, omitted_mass;
+    enum kv_stage stage;
+};
+#define KV_HISTORY_POINTS 900
+int32_t kv_control_history(struct kv_control *c, int32_t seconds, struct kv_history_point *out); /* out: KV_HISTORY_POINTS long */
+
+#endif

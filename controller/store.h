@@ -1,0 +1,102 @@
+/* store.h — the state directory: SQLite database, receipt chain and its signed heads, one writer thread.
+ *
+ * Files: lock, kvasir.db (+ -wal, -shm), receipts.heads (signed heads), receipts.key (0600), rollback.intent. The writer thread is the only
+ * writer; it commits groups and checkpoints while no query runs. Queries use one read-only connection and never checkpoint. */
+#ifndef KV_STORE_H
+#define KV_STORE_H
+
+#include "controller/policy_host.h"
+#include "controller/receipts.h"
+#include "controller/release.h"
+
+struct kv_store;
+
+struct kv_store_config {
+    const char *dir;          /* made with mode 0700 when absent */
+    const char *key_file;     /* HMAC key of the heads; NULL: DIR/receipts.key, made when absent */
+    int32_t queue_rows;       /* bounded queue of receipts; 0: 16384 */
+    int32_t busy_timeout_ms;  /* of queries; 0: 2000 */
+    void (*on_row)(void *ctx, const struct kv_receipt_row *row); /* writer thread, after the commit; may be NULL; must not call the store */
+    void *on_row_ctx;
+};
+
+/* STORE_LOCKED, STORE_NEWER, STORE_CORRUPT (not a database), FILE_UNREADABLE, NO_SPACE, IO_ERROR: each with a hint. */
+enum kv_status kv_store_open(const struct kv_store_config *c, struct kv_store **out, struct kv_error *err);
+void kv_store_close(struct kv_store *s); /* writes what is queued, signs the head */
+/* False: the chain's end or its signed head did not verify at open; err says where. The control thread then starts from the baseline. */
+bool kv_store_trusted(const struct kv_store *s, struct kv_error *err);
+
+/* --- receipts in. Never blocks, never allocates. */
+struct kv_receipt_sink kv_store_sink(struct kv_store *s); /* one producer: the decode thread */
+bool kv_store_post(struct kv_store *s, const struct kv_receipt *r); /* any other thread */
+
+struct kv_store_health {
+    bool ok;                  /* the last commit succeeded and the queue is below half */
+    int64_t failing_since_us; /* CLOCK_MONOTONIC; 0: not failing */
+    enum kv_status reason;
+    uint64_t receipts, queued, refused, bytes, commits; /* refused: emits answered false */
+    int64_t last_commit_us;   /* duration */
+    uint8_t head[32];
+};
+void kv_store_health(struct kv_store *s, struct kv_store_health *out);
+/* Waits until everything posted before the call is durable. */
+enum kv_status kv_store_flush(struct kv_store *s, struct kv_error *err);
+
+/* --- records: each call is one durable transaction with its receipt, or STORE_UNAVAILABLE with nothing written. Not the decode thread.
+ * receipt (may be NULL) gets the row's id. */
+enum kv_status kv_store_put_rollout(struct kv_store *s, const struct kv_rollout *r, const char *actor, const char *detail, uint64_t *receipt, struct kv_error *err);
+/* The rollout's new state together with the transition that made it. */
+enum kv_status kv_store_put_transition(struct kv_store *s, const struct kv_rollout *after, struct kv_transition *t, struct kv_error *err);
+enum kv_status kv_store_put_gates(struct kv_store *s, const struct kv_rollout *r, const struct kv_gate_result *g, int32_t n, int64_t at_us, struct kv_error *err);
+struct kv_decision {
+    int64_t at_us;
+    uint64_t rollout, epoch;
+    enum kv_policy_kind kind;
+    char version[65], action[32], reason[160];
+    enum kv_status status;    /* OK, or the policy's fault */
+};
+enum kv_status kv_store_put_decision(struct kv_store *s, const struct kv_decision *d, struct kv_error *err);
+/* Makes this version the active one of its kind. */
+enum kv_status kv_store_put_policy(struct kv_store *s, const struct kv_script *p, const char *actor, int64_t at_us, struct kv_error *err);
+/* Appends one receipt and waits for it. */
+enum kv_status kv_store_put_receipt(struct kv_store *s, const struct kv_receipt *r, uint64_t *id, struct kv_error *err);
+
+/* --- what a restart needs */
+enum kv_status kv_store_load_rollouts(struct kv_store *s, struct kv_rollout **out, int32_t *n, struct kv_error *err); /* newest last; free(*out) */
+enum kv_status kv_store_load_policy(struct kv_store *s, enum kv_policy_kind kind, char **source, size_t *n, int64_t *activated_us, struct kv_error *err); /* NOT_FOUND; free */
+enum kv_status kv_store_last_ids(struct kv_store *s, uint64_t *rollout, uint64_t *epoch, struct kv_error *err);
+enum kv_status kv_store_load_gates(struct kv_store *s, uint64_t rollout, struct kv_gate_result *out, int32_t *n, struct kv_error *err); /* the last evaluation */
+
+/* --- queries; any thread */
+struct kv_receipt_filter { /* 0 or NULL: any */
+    const char *kind, *reason, *tenant, *session;
+    uint64_t request, rollout, epoch;
+    uint64_t after, before;   /* ids, exclusive */
+    bool only_failures;       /* rows whose reason is not OK and whose kind is a fact about a failure */
+    bool oldest_first;
+    int32_t limit;            /* 1 … 1000 */
+};
+/* rows: at least limit long. *next: the id to pass as before (or after, oldest first) for the next page; 0: no more. */
+enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter *f, struct kv_receipt_row *rows, int32_t *n, uint64_t *next, struct kv_error *err);
+enum kv_status kv_store_get(struct kv_store *s, uint64_t id, struct kv_receipt_row *row, struct kv_error *err);
+struct kv_rests_on {
+    char kind[16], id[72], title[160]; /* kind: manifest, transition, gate, policy, receipt */
+};
+#define KV_MAX_RESTS_ON 16
+enum kv_status kv_store_rests_on(struct kv_store *s, const struct kv_receipt_row *row, struct kv_rests_on *out, int32_t *n, struct kv_error *err);
+enum kv_status kv_store_transitions(struct kv_store *s, uint64_t rollout, struct kv_transition *out, int32_t cap, int32_t *n, struct kv_error *err); /* oldest first */
+
+struct kv_verify_result {
+    bool verified;
+    uint64_t rows, signed_rows; /* rows covered by the last signed head */
+    uint64_t at;                /* first row that does not verify; 0 when verified */
+    uint8_t head[32];
+    enum kv_status reason;
+    char detail[200];
+};
+/* Recomputes the whole chain against the stored hashes and the signed heads. IO and locking errors are the status. */
+enum kv_status kv_store_verify(struct kv_store *s, struct kv_verify_result *out, struct kv_error *err);
+/* The same for a stopped daemon's directory; STORE_LOCKED while one runs. Changes nothing. */
+enum kv_status kv_store_verify_offline(const char *dir, const char *key_file, struct kv_verify_result *out, struct kv_error *err);
+
+#endif
