@@ -1,0 +1,90 @@
+/* arena.c — equal slabs out of one lazily committed mapping, zeroed before they change owners. */
+#include "runtime/residency/cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct kv_arena {
+    uint8_t *base;
+    size_t slab_bytes;
+    uint64_t capacity_bytes;
+    uint32_t n_slabs, n_fresh; /* slabs [n_fresh, n_slabs) were never handed out and are zero */
+    uint32_t *given;           /* stack of slabs that came back */
+    uint32_t n_given;
+    uint8_t *taken;            /* [n_slabs] 1 while a caller holds it */
+    uint64_t used_bytes;
+};
+
+enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struct kv_arena **out)
+{
+    *out = NULL;
+    if (slab_bytes == 0 || slab_bytes % 4096 != 0) return KV_BAD_ARGUMENT;
+    uint64_t n = capacity_bytes / slab_bytes;
+    if (n > UINT32_MAX / sizeof(uint32_t)) return KV_BAD_ARGUMENT;
+    struct kv_arena *a = calloc(1, sizeof *a);
+    if (!a) return KV_OUT_OF_MEMORY;
+    a->slab_bytes = slab_bytes;
+    a->capacity_bytes = capacity_bytes;
+    a->n_slabs = (uint32_t)n;
+    a->base = MAP_FAILED;
+    a->given = malloc((n + 1) * sizeof *a->given);
+    a->taken = calloc(n + 1, 1);
+    if (a->given && a->taken && n)
+        a->base = mmap(NULL, n * slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!a->given || !a->taken || (n && a->base == MAP_FAILED)) {
+        kv_arena_destroy(a);
+        return KV_OUT_OF_MEMORY;
+    }
+    /* Advice only: without huge pages everything still works. */
+    if (n) (void)madvise(a->base, n * slab_bytes, MADV_HUGEPAGE);
+    *out = a;
+    return KV_OK;
+}
+
+void kv_arena_destroy(struct kv_arena *a)
+{
+    if (!a) return;
+    if (a->base != MAP_FAILED) munmap(a->base, (size_t)a->n_slabs * a->slab_bytes);
+    free(a->given);
+    free(a->taken);
+    free(a);
+}
+
+void *kv_arena_take(struct kv_arena *a)
+{
+    uint32_t i;
+    if (a->n_given) {
+        i = a->given[--a->n_given];
+        memset(a->base + i * a->slab_bytes, 0, a->slab_bytes);
+    } else if (a->n_fresh < a->n_slabs) {
+        i = a->n_fresh++;
+    } else {
+        return NULL;
+    }
+    a->taken[i] = 1;
+    a->used_bytes += a->slab_bytes;
+    return a->base + i * a->slab_bytes;
+}
+
+void kv_arena_give(struct kv_arena *a, void *slab)
+{
+    if (!slab) return;
+    size_t offset = (size_t)((uint8_t *)slab - a->base);
+    size_t i = offset / a->slab_bytes;
+    /* Giving back twice, or to the wrong arena, would hand one slab to two owners: a bug worth stopping for. */
+    if ((uint8_t *)slab < a->base || i >= a->n_slabs || offset % a->slab_bytes || !a->taken[i]) abort();
+    a->taken[i] = 0;
+    a->given[a->n_given++] = (uint32_t)i;
+    a->used_bytes -= a->slab_bytes;
+}
+
+uint64_t kv_arena_used_bytes(const struct kv_arena *a)
+{
+    return a->used_bytes;
+}
+
+uint64_t kv_arena_capacity_bytes(const struct kv_arena *a)
+{
+    return a->capacity_bytes;
+}
