@@ -16,7 +16,7 @@ SAN      ?=
 CFLAGS   := -std=c17 -D_GNU_SOURCE $(OPT) -g -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread $(WARN) $(WERROR) $(SAN)
 CPPFLAGS := -I. -I$(B)/gen
 PKG_CF    = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKG_LD    = $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+PKG_LD    = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm
 GNUTLS_LD = $(shell pkg-config --libs gnutls 2>/dev/null)
 LDFLAGS  := -pthread $(SAN)
 
