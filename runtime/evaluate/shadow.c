@@ -51,29 +51,32 @@ static void accumulate(const struct kv_rows *rows, const double *score, const ui
         double *top = !mask || kv_mask_has(mask, i) ? &top_r : &top_o;
         if (!(score[i] <= *top)) *top = score[i];
     }
+    double top = top_o > top_r ? top_o : top_r, l = 0;
+    memset(o, 0, (size_t)d * sizeof *o);
     memset(o_r, 0, (size_t)d * sizeof *o);
     memset(o_o, 0, (size_t)d * sizeof *o);
     for (int32_t i = 0; i < n; i++) {
         bool in = !mask || kv_mask_has(mask, i);
-        double p = exp(score[i] - (in ? top_r : top_o)), squares = 0, *part = in ? o_r : o_o;
+        double p = exp(score[i] - (in ? top_r : top_o)), whole = exp(score[i] - top), squares = 0, *part = in ? o_r : o_o;
         kv_rows_value(rows, i, row);
         for (int32_t c = 0; c < d; c++) {
             double v = row[c];
             squares += v * v;
             part[c] += p * v;
+            o[c] += whole * v;
         }
         if (squares > h->v_max * h->v_max) h->v_max = sqrt(squares);
         *(in ? &l_r : &l_o) += p;
+        l += whole;
         h->rows += in;
     }
-    double top = top_o > top_r ? top_o : top_r;
     double w_r = h->rows ? l_r * exp(top_r - top) : 0, w_o = h->rows < n ? l_o * exp(top_o - top) : 0;
     h->retained_mass = n ? w_r / (w_r + w_o) : 1;
     h->omitted_mass = n ? w_o / (w_r + w_o) : 0;
     for (int32_t c = 0; c < d; c++) {
         if (h->rows) o_r[c] /= l_r;
         if (h->rows < n) o_o[c] /= l_o;
-        o[c] = h->retained_mass * o_r[c] + h->omitted_mass * o_o[c];
+        if (n) o[c] /= l;
     }
     h->m = top_r;
     h->l = l_r;
