@@ -1,0 +1,32 @@
+/* client.h — kvasir's HTTP client: one call, one reply, the same errors everywhere. */
+#ifndef KV_CLIENT_H
+#define KV_CLIENT_H
+
+#include "console/cli.h"
+
+#include <curl/curl.h>
+#include <jansson.h>
+
+struct kv_reply {
+    long http;    /* 0: unreachable */
+    json_t *body; /* NULL when the answer was no JSON */
+    char error[640]; /* one sentence when http is not 2xx */
+};
+
+/* Resolves --context, KVASIR_URL and KVASIR_TOKEN into url and token. 0, or an exit status after printing why. */
+int kv_client_resolve(const struct kv_cli *cli, char *url, size_t url_cap, char *token, size_t token_cap);
+
+/* Sets URL, headers and time limits common to every call on an easy handle; *headers is to be freed after the transfer. */
+void kv_client_prepare(CURL *h, const char *base, const char *token, const char *method, const char *path, const char *if_match,
+                       struct curl_slist **headers);
+/* The sentence of an error answer: "CODE: message; hint". */
+void kv_client_error_text(const json_t *body, long http, char *out, size_t cap);
+
+/* Blocking call for commands. Returns an exit status and prints nothing. The caller frees reply->body. */
+int kv_client_call(const struct kv_cli *cli, const char *method, const char *path, const json_t *body, const char *if_match,
+                   struct kv_reply *reply);
+/* The same, printing the error on stderr when it was refused or unreachable. */
+int kv_client_do(const struct kv_cli *cli, const char *method, const char *path, const json_t *body, const char *if_match,
+                 json_t **out);
+
+#endif

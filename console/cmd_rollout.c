@@ -1,0 +1,202 @@
+/* cmd_rollout.c — `kvasir rollout VERB …`: every verb of controller/verbs.def over HTTP. */
+#include "console/client.h"
+#include "console/tables.h"
+#include "console/verbs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    const char *id, *reason, *file, *number;
+};
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: kvasir rollout VERB [ID] [--reason TEXT]\n");
+    for (int i = 0; i < KV_N_VERBS; i++)
+        if (!strcmp(kv_verbs[i].group, "rollout")) fprintf(stderr, "  %-9s %s\n", kv_verbs[i].name, kv_verbs[i].help);
+    fprintf(stderr, "create takes -f FILE.json; apply -f FILE.json creates it unless the live rollout already matches;\n"
+                    "ramp takes the fraction in percent; ID is the live rollout when left out\n");
+    return KV_EXIT_USAGE;
+}
+
+static const struct kv_verb *find_verb(const char *name)
+{
+    for (int i = 0; i < KV_N_VERBS; i++)
+        if (!strcmp(kv_verbs[i].group, "rollout") && !strcmp(kv_verbs[i].name, name)) return &kv_verbs[i];
+    return NULL;
+}
+
+static void print_rollout(const json_t *r)
+{
+    const struct kv_table *t = kv_table_find("rollouts");
+    json_t *one = json_pack("[O]", r);
+    kv_table_print(t, one);
+    json_decref(one);
+    putchar('\n');
+    kv_table_print(kv_table_find("gates"), json_object_get(r, "gates"));
+    putchar('\n');
+    kv_table_print(kv_table_find("transitions"), json_object_get(r, "transitions"));
+}
+
+/* The live rollout, else the newest, when no id was named. */
+static int pick_rollout(const struct kv_cli *cli, const char *id, json_t **out)
+{
+    char path[256];
+    if (id) {
+        snprintf(path, sizeof path, "/api/v1/rollouts/%.64s", id);
+        return kv_client_do(cli, "GET", path, NULL, NULL, out);
+    }
+    json_t *list = NULL, *row, *best = NULL;
+    int status = kv_client_do(cli, "GET", "/api/v1/rollouts", NULL, NULL, &list);
+    if (status) return status;
+    size_t i;
+    json_array_foreach(json_object_get(list, "rollouts"), i, row) {
+        if (!best || (json_is_true(json_object_get(row, "live")) && !json_is_true(json_object_get(best, "live")))) best = row;
+    }
+    if (best) *out = json_incref(best);
+    else fprintf(stderr, "kvasir: NOT_FOUND: there is no rollout yet; create one with: kvasir rollout create -f FILE.json\n");
+    json_decref(list);
+    return best ? KV_EXIT_DONE : KV_EXIT_REFUSED;
+}
+
+static int read_manifest(const char *file, json_t **out)
+{
+    if (!file) return fprintf(stderr, "kvasir: name the manifest with -f FILE.json\n"), KV_EXIT_USAGE;
+    json_error_t why;
+    *out = json_load_file(file, JSON_REJECT_DUPLICATES, &why);
+    if (*out) return KV_EXIT_DONE;
+    fprintf(stderr, "kvasir: BAD_JSON: %s line %d: %s\n", file, why.line, why.text);
+    return KV_EXIT_REFUSED;
+}
+
+/* True when every member of want is in have with an equal value; prints the members that differ. */
+static int same_manifest(const json_t *have, json_t *want)
+{
+    int same = 1;
+    const char *key;
+    json_t *value;
+    json_object_foreach(want, key, value) {
+        const json_t *other = json_object_get(have, key);
+        if (!strcmp(key, "gates") || !strcmp(key, "cohort") || !strcmp(key, "steps")) continue;
+        if (json_is_object(value) && json_is_object(other)) {
+            const char *k;
+            json_t *v;
+            json_object_foreach(value, k, v) {
+                const json_t *o = json_object_get(other, k);
+                if (o && json_is_number(o) && json_is_number(v) && json_number_value(o) == json_number_value(v)) continue;
+                if (o && json_equal(o, v)) continue;
+                printf("  %s.%s differs\n", key, k);
+                same = 0;
+            }
+        } else if (!other || !json_equal(other, value)) {
+            printf("  %s differs\n", key);
+            same = 0;
+        }
+    }
+    return same;
+}
+
+static int create(const struct kv_cli *cli, const struct options *o, int only_if_changed)
+{
+    json_t *manifest = NULL, *now = NULL, *made = NULL;
+    int status = read_manifest(o->file, &manifest);
+    if (status) return status;
+    struct kv_reply r;
+    if (only_if_changed && kv_client_call(cli, "GET", "/api/v1/rollouts", NULL, NULL, &r) == 0) {
+        size_t i;
+        json_t *row;
+        json_array_foreach(json_object_get(r.body, "rollouts"), i, row)
+            if (json_is_true(json_object_get(row, "live"))) now = row;
+        int same = now && same_manifest(now, manifest);
+        if (same) printf("unchanged: %s is live with this manifest\n", json_string_value(json_object_get(now, "id")));
+        json_decref(r.body);
+        if (same) goto done;
+    }
+    status = kv_client_do(cli, "POST", "/api/v1/rollouts", manifest, NULL, &made);
+    if (status) goto done;
+    if (cli->json) json_dumpf(made, stdout, JSON_INDENT(2)), putchar('\n');
+    else printf("created %s at %s\n", json_string_value(json_object_get(made, "id")), json_string_value(json_object_get(made, "stage")));
+    json_decref(made);
+done:
+    json_decref(manifest);
+    return status;
+}
+
+static void print_rollback(const json_t *b)
+{
+    printf("fenced: %s in %.0f us (no candidate token leaves after this)\n", json_is_true(json_object_get(b, "fenced")) ? "yes" : "no",
+           json_number_value(json_object_get(b, "fence_us")));
+    printf("durable: %s in %.0f us (survives a crash)\n", json_is_true(json_object_get(b, "durable")) ? "yes" : "no",
+           json_number_value(json_object_get(b, "durable_us")));
+    printf("resumed: %s, %.0f sequences recomputing\n", json_is_true(json_object_get(b, "resumed")) ? "yes" : "no",
+           json_number_value(json_object_get(b, "recomputing")));
+    printf("unsent: %.0f tokens published before the fence are still on their way\n", json_number_value(json_object_get(b, "unsent_tokens")));
+}
+
+static int act(const struct kv_cli *cli, const struct kv_verb *verb, const struct options *o)
+{
+    json_t *rollout = NULL, *answer = NULL, *body = NULL;
+    int status = pick_rollout(cli, o->id, &rollout);
+    if (status) return status;
+    const char *id = json_string_value(json_object_get(rollout, "id"));
+    char path[256], version[32];
+    snprintf(path, sizeof path, "/api/v1/rollouts/%s/%s", id ? id : "", verb->name);
+    snprintf(version, sizeof version, "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(rollout, "version")));
+    body = o->number ? json_pack("{s:s, s:f}", "reason", o->reason ? o->reason : "", "fraction", atof(o->number) / 100)
+                     : json_pack("{s:s}", "reason", o->reason ? o->reason : "");
+    int write = strcmp(verb->method, "GET");
+    status = kv_client_do(cli, verb->method, path, write ? body : NULL, write && strcmp(verb->name, "rollback") ? version : NULL, &answer);
+    if (status) goto done;
+    const json_t *back = json_object_get(answer, "rollback"), *now = json_object_get(answer, "rollout");
+    if (!now) now = answer;
+    if (cli->json) json_dumpf(answer, stdout, JSON_INDENT(2)), putchar('\n');
+    else if (back) print_rollback(back);
+    else if (!write) print_rollout(now);
+    else printf("%s: %s %.4g %%\n", id, json_string_value(json_object_get(now, "stage")), 100 * json_number_value(json_object_get(now, "fraction")));
+    json_decref(answer);
+done:
+    json_decref(body);
+    json_decref(rollout);
+    return status;
+}
+
+int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
+{
+    if (argc < 2) return usage();
+    struct options o = {0};
+    int is_ramp = !strcmp(argv[1], "ramp");
+    for (int i = 2; i < argc; i++) {
+        if (!strcmp(argv[i], "--reason") && i + 1 < argc) o.reason = argv[++i];
+        else if (!strcmp(argv[i], "-f") && i + 1 < argc) o.file = argv[++i];
+        else if (argv[i][0] == '-') return usage();
+        else if (is_ramp && !o.number && argv[i][0] != 'r') o.number = argv[i];
+        else if (!o.id) o.id = argv[i];
+        else return usage();
+    }
+    if (!strcmp(argv[1], "list")) {
+        json_t *v = NULL;
+        int status = kv_client_do(cli, "GET", "/api/v1/rollouts", NULL, NULL, &v);
+        if (status) return status;
+        if (cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+        else kv_table_print(kv_table_find("rollouts"), json_object_get(v, "rollouts"));
+        json_decref(v);
+        return KV_EXIT_DONE;
+    }
+    if (!strcmp(argv[1], "create")) return create(cli, &o, 0);
+    if (!strcmp(argv[1], "apply")) return create(cli, &o, 1);
+    if (is_ramp && !o.number) return usage();
+    if (!strcmp(argv[1], "show") || !strcmp(argv[1], "history")) {
+        json_t *r = NULL;
+        int status = pick_rollout(cli, o.id, &r);
+        if (status) return status;
+        if (cli->json) json_dumpf(r, stdout, JSON_INDENT(2)), putchar('\n');
+        else if (!strcmp(argv[1], "history")) kv_table_print(kv_table_find("transitions"), json_object_get(r, "transitions"));
+        else print_rollout(r);
+        json_decref(r);
+        return KV_EXIT_DONE;
+    }
+    const struct kv_verb *verb = find_verb(argv[1]);
+    return verb ? act(cli, verb, &o) : usage();
+}

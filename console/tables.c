@@ -1,0 +1,117 @@
+/* tables.c — columns of every list, and a cell as text. */
+#include "console/tables.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const struct kv_table kv_tables[] = {
+    {"rollouts", "/api/v1/rollouts", "rollouts", "id",
+     {{"id", "id", 9, KV_CELL_TEXT}, {"name", "name", 18, KV_CELL_TEXT}, {"stage", "stage", 14, KV_CELL_TEXT},
+      {"share", "fraction", 6, KV_CELL_PERCENT}, {"pipeline", "pipeline", 10, KV_CELL_TEXT},
+      {"contract", "contract", 11, KV_CELL_TEXT}, {"live", "live", 4, KV_CELL_BOOL}, {"paused", "paused", 6, KV_CELL_BOOL},
+      {"created", "created_at", 8, KV_CELL_TIME}}},
+    {"gates", "", "gates", "name",
+     {{"verdict", "verdict", 12, KV_CELL_TEXT}, {"gate", "name", 20, KV_CELL_TEXT}, {"value", "value", 10, KV_CELL_FLOAT},
+      {"lower", "lower", 10, KV_CELL_FLOAT}, {"upper", "upper", 10, KV_CELL_FLOAT}, {"limit", "threshold", 10, KV_CELL_FLOAT},
+      {"n", "n", 7, KV_CELL_INT}, {"min", "min_n", 6, KV_CELL_INT}, {"unit", "unit", 0, KV_CELL_TEXT}}},
+    {"transitions", "", "transitions", "receipt",
+     {{"at", "at", 8, KV_CELL_TIME}, {"from", "from", 14, KV_CELL_TEXT}, {"to", "to", 14, KV_CELL_TEXT},
+      {"epoch", "epoch", 5, KV_CELL_INT}, {"receipt", "receipt", 7, KV_CELL_INT}, {"reason", "reason", 17, KV_CELL_TEXT},
+      {"actor", "actor", 16, KV_CELL_TEXT}, {"detail", "detail", 0, KV_CELL_TEXT}}},
+    {"receipts", "/api/v1/receipts", "receipts", "id",
+     {{"id", "id", 7, KV_CELL_INT}, {"at", "at", 8, KV_CELL_TIME}, {"kind", "kind", 12, KV_CELL_TEXT},
+      {"reason", "reason", 17, KV_CELL_TEXT}, {"rollout", "rollout", 9, KV_CELL_TEXT}, {"published", "published", 11, KV_CELL_TEXT},
+      {"request", "request", 8, KV_CELL_TEXT}, {"tenant", "tenant", 8, KV_CELL_TEXT}, {"detail", "detail", 0, KV_CELL_TEXT}}},
+    {"failures", "/api/v1/failures", "failures", "id",
+     {{"id", "id", 7, KV_CELL_INT}, {"at", "at", 8, KV_CELL_TIME}, {"reason", "reason", 20, KV_CELL_TEXT},
+      {"class", "class", 9, KV_CELL_TEXT}, {"rollout", "rollout", 9, KV_CELL_TEXT}, {"request", "request", 8, KV_CELL_TEXT},
+      {"receipt", "receipt", 7, KV_CELL_INT}, {"detail", "detail", 0, KV_CELL_TEXT}}},
+    {"policies", "/api/v1/policies", "policies", "kind",
+     {{"kind", "kind", 10, KV_CELL_TEXT}, {"name", "name", 24, KV_CELL_TEXT}, {"version", "version", 12, KV_CELL_HEX},
+      {"state", "state", 9, KV_CELL_TEXT}, {"since", "activated_at", 8, KV_CELL_TIME}, {"faults", "faults", 6, KV_CELL_INT}}},
+    {"sessions", "/api/v1/sessions", "sessions", "session",
+     {{"session", "session", 24, KV_CELL_TEXT}, {"tenant", "tenant", 12, KV_CELL_TEXT}, {"arm", "arm", 10, KV_CELL_TEXT},
+      {"requests", "requests", 8, KV_CELL_INT}, {"tokens", "tokens", 8, KV_CELL_INT}, {"last", "last_at", 8, KV_CELL_TIME}}},
+    {"tiers", "/api/v1/tiers", "tiers", "name",
+     {{"tier", "name", 8, KV_CELL_TEXT}, {"emulated", "emulated", 8, KV_CELL_BOOL}, {"used", "used_bytes", 10, KV_CELL_BYTES},
+      {"capacity", "capacity_bytes", 10, KV_CELL_BYTES}, {"staging", "staging_bytes", 10, KV_CELL_BYTES},
+      {"in", "bytes_in", 10, KV_CELL_BYTES}, {"out", "bytes_out", 10, KV_CELL_BYTES}, {"hits", "hits", 9, KV_CELL_INT},
+      {"misses", "misses", 9, KV_CELL_INT}, {"moving", "transfers_in_flight", 6, KV_CELL_INT}, {"failures", "failures", 8, KV_CELL_INT}}},
+    {"pipelines", "/api/v1/pipelines", "pipelines", "name",
+     {{"name", "name", 18, KV_CELL_TEXT}, {"built", "built", 5, KV_CELL_BOOL}, {"exactness", "exactness", 11, KV_CELL_TEXT},
+      {"placement", "placement", 13, KV_CELL_TEXT}, {"selector", "selector", 16, KV_CELL_TEXT}, {"unit", "unit", 12, KV_CELL_TEXT},
+      {"section", "section", 10, KV_CELL_TEXT}, {"tier", "tier", 0, KV_CELL_TEXT}}},
+    {NULL, NULL, NULL, NULL, {{NULL, NULL, 0, KV_CELL_TEXT}}},
+};
+
+const struct kv_table *kv_table_find(const char *name)
+{
+    for (const struct kv_table *t = kv_tables; t->name; t++)
+        if (!strcmp(t->name, name)) return t;
+    return NULL;
+}
+
+static void bytes_text(double v, char *out, size_t cap)
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int i = 0;
+    while (v >= 1024 && i < 4) v /= 1024, i++;
+    snprintf(out, cap, i ? "%.1f %s" : "%.0f %s", v, unit[i]);
+}
+
+/* "2026-01-01T10:20:30.123456Z" to the local hour, minute and second. */
+static void time_text(const char *s, char *out, size_t cap)
+{
+    struct tm utc = {0}, local;
+    if (sscanf(s, "%d-%d-%dT%d:%d:%d", &utc.tm_year, &utc.tm_mon, &utc.tm_mday, &utc.tm_hour, &utc.tm_min, &utc.tm_sec) != 6) {
+        snprintf(out, cap, "%s", s);
+        return;
+    }
+    utc.tm_year -= 1900;
+    utc.tm_mon -= 1;
+    time_t at = timegm(&utc);
+    localtime_r(&at, &local);
+    strftime(out, cap, "%H:%M:%S", &local);
+}
+
+void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap)
+{
+    const json_t *v = json_object_get(row, c->field);
+    if (!v || json_is_null(v)) {
+        snprintf(out, cap, "%s", ascii ? "-" : "–");
+        return;
+    }
+    switch (c->kind) {
+    case KV_CELL_PERCENT: snprintf(out, cap, "%.4g %%", 100 * json_number_value(v)); return;
+    case KV_CELL_BYTES: bytes_text(json_number_value(v), out, cap); return;
+    case KV_CELL_BOOL: snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no"); return;
+    case KV_CELL_TIME: time_text(json_is_string(v) ? json_string_value(v) : "", out, cap); return;
+    case KV_CELL_HEX: snprintf(out, cap, "%.12s", json_is_string(v) ? json_string_value(v) : ""); return;
+    default: break;
+    }
+    if (json_is_string(v)) snprintf(out, cap, "%s", json_string_value(v));
+    else if (json_is_integer(v)) snprintf(out, cap, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v)) snprintf(out, cap, "%.4g", json_real_value(v));
+    else if (json_is_boolean(v)) snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
+    else {
+        char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+        snprintf(out, cap, "%s", text ? text : "");
+        free(text);
+    }
+}
+
+void kv_table_print(const struct kv_table *t, const json_t *rows)
+{
+    for (const struct kv_column *c = t->column; c->title; c++) printf("%-*s%s", c->width, c->title, c[1].title ? "  " : "\n");
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows, i, row) {
+        for (const struct kv_column *c = t->column; c->title; c++) {
+            char text[512];
+            kv_cell_text(row, c, 1, text, sizeof text);
+            printf("%-*s%s", c->width, text, c[1].title ? "  " : "\n");
+        }
+    }
+}

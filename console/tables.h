@@ -1,0 +1,28 @@
+/* tables.h — the lists an operator sees: where each comes from and its columns. The command line and the console share them. */
+#ifndef KV_TABLES_H
+#define KV_TABLES_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+enum kv_cell_kind { KV_CELL_TEXT, KV_CELL_INT, KV_CELL_FLOAT, KV_CELL_PERCENT, KV_CELL_BYTES, KV_CELL_TIME, KV_CELL_BOOL, KV_CELL_HEX };
+
+struct kv_column {
+    const char *title, *field;
+    int width; /* 0: the rest of the line */
+    enum kv_cell_kind kind;
+};
+
+struct kv_table {
+    const char *name, *route, *array, *id; /* array: member of the answer that holds the rows; id: field that names a row */
+    struct kv_column column[12];
+};
+
+extern const struct kv_table kv_tables[];
+const struct kv_table *kv_table_find(const char *name);
+/* One cell as text. Absent fields are "–" (or "-" when ascii). */
+void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap);
+/* The rows as plain text on stdout, a header first. */
+void kv_table_print(const struct kv_table *t, const json_t *rows);
+
+#endif
