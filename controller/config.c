@@ -127,7 +127,14 @@ static enum kv_status set_number(const struct setting *s, void *at, const char *
     return KV_OK;
 }
 
-static enum kv_status check_token(const struct setting *s, json_t *t, struct kv_error *err)
+static enum kv_status bad_token(const char *name, const char *want, struct kv_error *err)
+{
+    enum kv_status st = kv_fail(err, KV_BAD_ARGUMENT, "auth.tokens", "auth.tokens: token '%.63s' %s", name ? name : "", want);
+    kv_hint(err, "`kvasir token` makes one and prints its entry");
+    return st;
+}
+
+static enum kv_status check_token(json_t *t, struct kv_error *err)
 {
     static const char *const fields[] = {"name", "sha256", "rights", "tenant"};
     const char *name = json_string_value(json_object_get(t, "name")), *hash = json_string_value(json_object_get(t, "sha256")), *field;
@@ -137,11 +144,11 @@ static enum kv_status check_token(const struct setting *s, json_t *t, struct kv_
         while (i < COUNT(fields) && strcmp(fields[i], field)) i++;
         if (i == COUNT(fields)) return unknown("field of auth.tokens", field, fields, COUNT(fields), err);
     }
-    if (!name || !*name || strlen(name) > 63) return bad_value(s, "a token", "given a name of 1 to 63 bytes", err);
+    if (!name || !*name || strlen(name) > 63) return bad_token(name, "needs a name of 1 to 63 bytes", err);
     if (!hash || strlen(hash) != 64 || strspn(hash, "0123456789abcdef") != 64)
-        return bad_value(s, name, "given a sha256 of 64 lower-case hex digits", err);
-    if (!json_is_array(list) || !json_array_size(list)) return bad_value(s, name, "given a list of rights", err);
-    if (tenant && (!json_is_string(tenant) || json_string_length(tenant) > 63)) return bad_value(s, name, "given a tenant of at most 63 bytes", err);
+        return bad_token(name, "needs a sha256 of 64 lower-case hex digits", err);
+    if (!json_is_array(list) || !json_array_size(list)) return bad_token(name, "needs a list of rights", err);
+    if (tenant && (!json_is_string(tenant) || json_string_length(tenant) > 63)) return bad_token(name, "has a tenant that is not text of at most 63 bytes", err);
     size_t k;
     json_array_foreach(list, k, v) {
         size_t i = 0;
@@ -159,7 +166,7 @@ static enum kv_status set_list(const struct setting *s, json_t **at, json_t *lis
     json_array_foreach(list, i, v) {
         if (s->type == LIST && !json_is_string(v)) return bad_value(s, "an entry", "a string", err);
         if (s->type == TOKENS && !json_is_object(v)) return bad_value(s, "an entry", "an object", err);
-        enum kv_status st = s->type == TOKENS ? check_token(s, v, err) : KV_OK;
+        enum kv_status st = s->type == TOKENS ? check_token(v, err) : KV_OK;
         if (st) return st;
     }
     json_decref(*at);

@@ -1,0 +1,34 @@
+/* http_auth.h — who is asking: bearer tokens and their rights, Host and Origin checks. */
+#ifndef KV_HTTP_AUTH_H
+#define KV_HTTP_AUTH_H
+
+#include "controller/config.h"
+
+enum kv_right { KV_RIGHT_NONE = 0, KV_RIGHT_VIEWER = 1, KV_RIGHT_OPERATOR = 2, KV_RIGHT_APPROVER = 4, KV_RIGHT_ADMIN = 8, KV_RIGHT_INFER = 16 };
+
+struct kv_identity {
+    unsigned rights; /* of enum kv_right */
+    char name[64], tenant[64];
+};
+
+struct kv_http_auth; /* safe from any thread */
+
+/* host: the address that is served, as written in `listen`. BAD_ARGUMENT when auth.mode=local would serve beyond loopback. */
+enum kv_status kv_http_auth_create(const struct kv_config *c, const char *host, bool tls, struct kv_http_auth **out, struct kv_error *err);
+void kv_http_auth_free(struct kv_http_auth *a);
+/* Takes the reloadable settings of c. */
+enum kv_status kv_http_auth_reload(struct kv_http_auth *a, const struct kv_config *c, struct kv_error *err);
+
+/* authorization, host, origin, fetch_site: header values, NULL when absent. writes: the method changes something. */
+struct kv_http_claims {
+    const char *authorization, *host, *origin, *fetch_site;
+    bool writes;
+};
+/* Fills who; FORBIDDEN for a foreign Host or Origin. A caller without a token gets rights 0 unless auth.mode=local. */
+enum kv_status kv_http_auth_check(struct kv_http_auth *a, const struct kv_http_claims *claims, struct kv_identity *who, struct kv_error *err);
+/* Whether a browser page of that origin may read answers (http.allowed_origins). */
+bool kv_http_auth_origin_allowed(struct kv_http_auth *a, const char *origin);
+enum kv_right kv_right_from_name(const char *name);
+const char *kv_right_name(enum kv_right r);
+
+#endif
