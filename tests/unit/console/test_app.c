@@ -1,0 +1,218 @@
+/* test_app.c — the terminal console without a terminal: cells, views, keys. */
+#include "console/app.h"
+
+#include <check.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const STATUS =
+    "{\"release\":{\"stage\":\"CANARY\",\"fraction\":0.1,\"epoch\":8,\"latched\":false},"
+    " \"live\":{\"active\":3,\"tokens_per_s\":120.5,\"tpot_p50_ms\":8.1,\"tpot_p99_ms\":12.5,\"omitted_mass_mean\":0.011}}";
+static const char *const ROLLOUT =
+    "{\"id\":\"r_000003\",\"name\":\"quest-64\",\"pipeline\":\"quest\",\"contract\":\"approximate\",\"stage\":\"CANARY\",\"fraction\":0.1,\"version\":12,"
+    " \"gates\":[{\"name\":\"omitted_mass\",\"verdict\":\"PASS\",\"value\":0.011,\"upper\":0.014,\"threshold\":0.05,\"comparison\":\"<=\",\"n\":400,\"min_n\":200},"
+    "            {\"name\":\"tpot_p99_ratio\",\"verdict\":\"INCONCLUSIVE\",\"value\":1.02,\"upper\":1.2,\"threshold\":1.1,\"comparison\":\"<=\",\"n\":90,\"min_n\":200}],"
+    " \"transitions\":[{\"at\":\"2026-01-01T10:20:30.000000Z\",\"from\":\"OFF\",\"to\":\"SHADOW\",\"epoch\":7,\"receipt\":5,\"reason\":\"OK\"}],"
+    " \"verbs\":[{\"verb\":\"advance\",\"enabled\":false,\"why\":\"gate tpot_p99_ratio: INCONCLUSIVE\"},{\"verb\":\"pause\",\"enabled\":true}]}";
+static const char *const FAILURES = "{\"failures\":[{\"id\":4,\"at\":\"2026-01-01T10:20:30Z\",\"reason\":\"SHORT_COPY\",\"class\":\"TRANSFER\",\"receipt\":77,\"detail\":\"layer 3\"},"
+                                    "{\"id\":3,\"at\":\"2026-01-01T10:20:29Z\",\"reason\":\"DEADLINE\",\"class\":\"CREDIT\",\"receipt\":70,\"detail\":\"20 ms\"}]}";
+
+static struct kv_app app;
+static struct kv_grid grid;
+
+static void event(const char *name, const char *text)
+{
+    json_t *v = json_loads(text, 0, NULL);
+    ck_assert_ptr_nonnull(v);
+    kv_app_event(&app, name, v);
+    json_decref(v);
+}
+
+static void setup(void)
+{
+    setlocale(LC_ALL, "C.UTF-8");
+    kv_app_init(&app);
+    ck_assert(kv_grid_init(&grid, 24, 80, false));
+    app.now_ms = 1000;
+    event("status", STATUS);
+    event("rollout", ROLLOUT);
+    kv_app_list(&app, KV_VIEW_FAILURES, json_loads(FAILURES, 0, NULL));
+}
+
+static void teardown(void)
+{
+    kv_app_free(&app);
+    kv_grid_free(&grid);
+}
+
+static const char *screen(void)
+{
+    static char text[24 * 400];
+    size_t n = 0;
+    kv_app_draw(&app, &grid);
+    for (int r = 0; r < grid.rows; r++) {
+        kv_grid_row_text(&grid, r, text + n, sizeof text - n - 1);
+        n += strlen(text + n);
+        text[n++] = '\n';
+    }
+    text[n] = 0;
+    return text;
+}
+
+static void expect(const char *what)
+{
+    const char *s = screen();
+    ck_assert_msg(strstr(s, what) != NULL, "'%s' is not on the screen:\n%s", what, s);
+}
+
+START_TEST(rollout_view_shows_stage_gates_and_way_back)
+{
+    expect("OFF ── SHADOW ── [CANARY 10 %] ── RAMP ── FULL");
+    expect("omitted_mass            ✓ PASS");
+    expect("tpot_p99_ratio          ~ INCONCLUSIVE");
+    expect("<= 0.05");
+    expect("CANARY 10 %  epoch 8");
+    expect("R rollback");
+    expect("120.5 tokens/s");
+}
+END_TEST
+
+START_TEST(rollback_takes_two_keys_and_says_what_happens)
+{
+    struct kv_wish w = kv_app_key(&app, 'R');
+    ck_assert_int_eq(w.kind, KV_WISH_NONE);
+    expect("roll back quest-64: CANARY 10 % > EXACT_BASELINE, 3 live requests; y/N");
+    w = kv_app_key(&app, 'y');
+    ck_assert_int_eq(w.kind, KV_WISH_VERB);
+    ck_assert_str_eq(w.verb->name, "rollback");
+}
+END_TEST
+
+START_TEST(anything_but_y_leaves_all_as_it_is)
+{
+    static const int keys[] = {'n', KV_KEY_ENTER, KV_KEY_ESCAPE, ' ', 'R'};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        kv_app_key(&app, 'R');
+        ck_assert_int_eq(kv_app_key(&app, keys[i]).kind, KV_WISH_NONE);
+        ck_assert_int_eq(app.prompt, KV_PROMPT_NONE);
+    }
+}
+END_TEST
+
+START_TEST(rollback_works_from_every_view_and_when_stale)
+{
+    app.now_ms += 60000;
+    expect("STALE");
+    for (int v = 0; v < KV_VIEW_HELP; v++) {
+        kv_app_key(&app, '1' + v);
+        kv_app_key(&app, 'R');
+        ck_assert_int_eq(kv_app_key(&app, 'y').kind, KV_WISH_VERB);
+    }
+    ck_assert_int_eq(kv_app_key(&app, 'p').kind, KV_WISH_NONE);
+    expect("stale");
+}
+END_TEST
+
+START_TEST(refused_verbs_say_why)
+{
+    kv_app_key(&app, 'a');
+    expect("advance: gate tpot_p99_ratio: INCONCLUSIVE");
+    ck_assert_int_eq(kv_app_key(&app, 'p').kind, KV_WISH_VERB);
+    app.readonly = true;
+    kv_app_key(&app, 'R');
+    ck_assert_int_eq(app.prompt, KV_PROMPT_NONE);
+    expect("read-only");
+}
+END_TEST
+
+START_TEST(failure_leads_to_its_receipt_in_two_keys)
+{
+    kv_app_key(&app, '3');
+    expect("SHORT_COPY");
+    struct kv_wish w = kv_app_key(&app, KV_KEY_ENTER);
+    ck_assert_int_eq(w.kind, KV_WISH_OPEN);
+    ck_assert_str_eq(w.text, "/api/v1/receipts/77");
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    kv_app_key(&app, 'j');
+    ck_assert_str_eq(kv_app_key(&app, KV_KEY_ENTER).text, "/api/v1/receipts/70");
+}
+END_TEST
+
+START_TEST(filter_narrows_and_escape_clears)
+{
+    const json_t *rows[8];
+    kv_app_key(&app, '3');
+    kv_app_key(&app, '/');
+    for (const char *s = "short"; *s; s++) kv_app_key(&app, *s);
+    kv_app_key(&app, KV_KEY_ENTER);
+    ck_assert_uint_eq(kv_app_rows(&app, KV_VIEW_FAILURES, rows, 8), 1);
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    ck_assert_uint_eq(kv_app_rows(&app, KV_VIEW_FAILURES, rows, 8), 2);
+}
+END_TEST
+
+START_TEST(frozen_screen_holds_still)
+{
+    kv_app_key(&app, 'Z');
+    event("status", "{\"release\":{\"stage\":\"FULL\"},\"live\":{}}");
+    expect("CANARY 10 %");
+    expect("FROZEN");
+    kv_app_key(&app, 'Z');
+    event("status", "{\"release\":{\"stage\":\"FULL\",\"fraction\":1},\"live\":{}}");
+    expect("FULL 100 %");
+}
+END_TEST
+
+START_TEST(every_size_and_odd_answers_draw)
+{
+    static const char *const odd[] = {"{}", "{\"release\":3,\"live\":[]}", "{\"release\":{\"stage\":null},\"live\":{\"tokens_per_s\":\"x\"}}"};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) event("status", odd[i]), event("rollout", odd[i]);
+    for (int rows = 1; rows < 60; rows += 7)
+        for (int cols = 1; cols < 220; cols += 13)
+            for (int v = 0; v < KV_VIEWS; v++) {
+                struct kv_grid g;
+                ck_assert(kv_grid_init(&g, rows, cols, rows & 1));
+                app.view = (enum kv_view)v;
+                kv_app_draw(&app, &g);
+                kv_grid_free(&g);
+            }
+}
+END_TEST
+
+START_TEST(text_keeps_to_its_cells)
+{
+    char row[200];
+    kv_grid_clear(&grid);
+    ck_assert_int_eq(kv_grid_text(&grid, 0, 0, 6, KV_STYLE_NORMAL, true, "漢字テスト"), 6);
+    kv_grid_row_text(&grid, 0, row, sizeof row);
+    ck_assert_str_eq(row, "漢字…");
+    kv_grid_text(&grid, 1, 0, 0, KV_STYLE_NORMAL, false, "e\xcc\x81\x1b[31m\xff!");
+    kv_grid_row_text(&grid, 1, row, sizeof row);
+    ck_assert_str_eq(row, "e\xcc\x81?[31m?!");
+    grid.ascii = true;
+    kv_grid_text(&grid, 2, 0, 0, KV_STYLE_NORMAL, false, "a ── ✓");
+    kv_grid_row_text(&grid, 2, row, sizeof row);
+    ck_assert_str_eq(row, "a -- +");
+}
+END_TEST
+
+Suite *suite_app(void);
+Suite *suite_app(void)
+{
+    Suite *s = suite_create("console/app");
+    TCase *t = tcase_create("app");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, rollout_view_shows_stage_gates_and_way_back);
+    tcase_add_test(t, rollback_takes_two_keys_and_says_what_happens);
+    tcase_add_test(t, anything_but_y_leaves_all_as_it_is);
+    tcase_add_test(t, rollback_works_from_every_view_and_when_stale);
+    tcase_add_test(t, refused_verbs_say_why);
+    tcase_add_test(t, failure_leads_to_its_receipt_in_two_keys);
+    tcase_add_test(t, filter_narrows_and_escape_clears);
+    tcase_add_test(t, frozen_screen_holds_still);
+    tcase_add_test(t, every_size_and_odd_answers_draw);
+    tcase_add_test(t, text_keeps_to_its_cells);
+    suite_add_tcase(s, t);
+    return s;
+}
