@@ -24,7 +24,7 @@ size_t kv_type_row_bytes(enum kv_type t, int64_t cols); /* bytes of one row in t
 bool kv_type_is_quantised(enum kv_type t);
 
 /* A weight matrix [rows][cols]. Float types are read straight from the file; quantised types are repacked once by
- * kv_mat_pack into 16-row groups of int8 with fp32 scales (same integers, same bits). */
+ * kv_mat_pack into 16-row groups (kernels/scalar/pack.h): same integers, same scales, same bits. */
 struct kv_mat {
     enum kv_type type;  /* type in the file */
     int32_t rows, cols;
@@ -97,14 +97,16 @@ struct kv_kernels {
     void (*page_bounds)(const float *q, const float *lo, const float *hi, int32_t n_pages, int32_t d, float *out);
 };
 
-/* The table for this machine: the best of scalar, avx2, avx512, or what KVASIR_ISA names. Chosen once. */
+/* The table for this machine: the best of scalar, avx2, avx512, or what KVASIR_ISA names if this machine can run it (the
+ * table's isa tells). Chosen once. */
 const struct kv_kernels *kv_kernels(void);
 /* NULL when this machine cannot run it. */
 const struct kv_kernels *kv_kernels_for(const char *isa);
 /* Rounding to nearest, denormals kept. Every thread that calls kernels calls this once first. */
 void kv_numerics_enter(void);
 /* Runs every operation on fixed inputs and writes the results; the hash of these bytes is the numerics_id.
- * Returns the number of bytes (≤ cap). Equal on every instruction set by construction. */
+ * Returns the number of bytes (≤ cap); KV_SELFTEST_BYTES is room for all. Equal on every instruction set by construction. */
+#define KV_SELFTEST_BYTES 32768
 size_t kv_numerics_selftest(const struct kv_kernels *k, uint8_t *out, size_t cap);
 
 /* Aligned binary tree: the state of subtree (level, index), i.e. of blocks [index << level, (index+1) << level) cut at

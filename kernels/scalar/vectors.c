@@ -1,0 +1,94 @@
+/* vectors.c — the definition of the elementwise operations, and the scalar table. */
+#include "kernels/scalar/products.h"
+#include "kernels/scalar/real.h"
+#include "kernels/scalar/scalar.h"
+
+static void scalar_rmsnorm(const float *x, const float *weight, int32_t n, float eps, float *y)
+{
+    float root = kv_sqrt(kv_scalar_dot(x, x, n) / (float)n + eps), inverse = 1.0f / root;
+    for (int32_t i = 0; i < n; i++) y[i] = kv_canon(x[i] * inverse * weight[i]);
+}
+
+static void scalar_rope(float *x, int32_t heads, int32_t d_head, int32_t d_rot, const float *cos_sin,
+                        enum kv_rope_layout layout)
+{
+    int32_t half = d_rot / 2;
+    for (int32_t h = 0; h < heads; h++, x += d_head)
+        for (int32_t i = 0; i < half; i++) {
+            float *a = layout == KV_ROPE_NEOX ? x + i : x + 2 * i, *b = layout == KV_ROPE_NEOX ? a + half : a + 1;
+            float c = cos_sin[2 * i], s = cos_sin[2 * i + 1], a0 = *a, b0 = *b;
+            *a = kv_canon(kv_fma(a0, c, -(b0 * s)));
+            *b = kv_canon(kv_fma(a0, s, b0 * c));
+        }
+}
+
+static void scalar_swiglu(const float *gate, const float *up, int32_t n, float *out)
+{
+    for (int32_t i = 0; i < n; i++) out[i] = kv_canon(gate[i] / (1.0f + kv_expf(-gate[i])) * up[i]);
+}
+
+static void scalar_add(const float *a, const float *b, int32_t n, float *out)
+{
+    for (int32_t i = 0; i < n; i++) out[i] = kv_canon(a[i] + b[i]);
+}
+
+static void scalar_exp(const float *x, int32_t n, float *out)
+{
+    for (int32_t i = 0; i < n; i++) out[i] = kv_canon(kv_expf(x[i]));
+}
+
+static void scalar_to_rows(enum kv_type row_type, const float *x, int32_t n, void *out)
+{
+    uint16_t *h = out;
+    if (row_type == KV_F32) memcpy(out, x, (size_t)n * 4);
+    else
+        for (int32_t i = 0; i < n; i++) h[i] = row_type == KV_F16 ? kv_to_f16(x[i]) : kv_to_bf16(x[i]);
+}
+
+static void scalar_from_rows(enum kv_type row_type, const void *x, int32_t n, float *out)
+{
+    kv_dequantise_row(row_type, x, n, out);
+}
+
+static void scalar_extrema(enum kv_type row_type, const void *k, int32_t row0, int32_t row1, int32_t d, float *lo, float *hi)
+{
+    size_t width = row_type == KV_F32 ? 4 : 2;
+    for (int32_t r = row0; r < row1; r++)
+        for (int32_t c = 0; c < d; c++) {
+            float x;
+            kv_dequantise_row(row_type, (const uint8_t *)k + ((size_t)r * (size_t)d + (size_t)c) * width, 1, &x);
+            lo[c] = x < lo[c] ? x : lo[c]; /* a NaN is passed over; of equal zeros the first stays */
+            hi[c] = x > hi[c] ? x : hi[c];
+        }
+}
+
+static void scalar_page_bounds(const float *q, const float *lo, const float *hi, int32_t n_pages, int32_t d, float *out)
+{
+    for (int32_t p = 0; p < n_pages; p++, lo += d, hi += d) {
+        float lane[KV_LANES] = {0};
+        for (int32_t c = 0; c < d; c++) {
+            float a = q[c] * lo[c], b = q[c] * hi[c];
+            lane[c % KV_LANES] += a > b ? a : b;
+        }
+        out[p] = kv_canon(kv_tree(lane));
+    }
+}
+
+const struct kv_kernels kv_scalar_kernels = {
+    .isa = "scalar",
+    .quantise = kv_scalar_quantise,
+    .matmul = kv_scalar_matmul,
+    .dot = kv_scalar_dot,
+    .rmsnorm = scalar_rmsnorm,
+    .rope = scalar_rope,
+    .swiglu = scalar_swiglu,
+    .add = scalar_add,
+    .exp = scalar_exp,
+    .to_rows = scalar_to_rows,
+    .from_rows = scalar_from_rows,
+    .attend_block = kv_scalar_attend_block,
+    .fold = kv_scalar_fold,
+    .finish = kv_scalar_finish,
+    .extrema = scalar_extrema,
+    .page_bounds = scalar_page_bounds,
+};

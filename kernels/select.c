@@ -1,0 +1,39 @@
+/* select.c — which table of kernels this machine runs, and the state of its floating-point unit. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/scalar/scalar.h"
+#ifdef __x86_64__
+#include <xmmintrin.h>
+
+#include "kernels/x86/x86.h"
+#endif
+
+const struct kv_kernels *kv_kernels_for(const char *isa)
+{
+    if (!strcmp(isa, "scalar")) return &kv_scalar_kernels;
+    return 0;
+}
+
+const struct kv_kernels *kv_kernels(void)
+{
+    static _Atomic(const struct kv_kernels *) chosen;
+    const struct kv_kernels *k = atomic_load(&chosen);
+    if (k) return k;
+    static const char *const best_first[] = {"avx512", "avx2", "scalar"};
+    const char *wanted = getenv("KVASIR_ISA");
+    if (wanted) k = kv_kernels_for(wanted);
+    for (size_t i = 0; !k && i < sizeof best_first / sizeof *best_first; i++) k = kv_kernels_for(best_first[i]);
+    atomic_store(&chosen, k);
+    return k;
+}
+
+void kv_numerics_enter(void)
+{
+#ifdef __x86_64__
+    _mm_setcsr(0x1f80); /* nearest, denormals kept, no traps */
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, xzr");
+#endif
+}
