@@ -206,6 +206,14 @@ struct kv_request {
     /* Assignment: 0 is the baseline. A candidate that is not the installed one, an epoch that is not the current one, a
      * latched release word, or an approximate pipeline under an exact contract mean the baseline. */
     uint64_t candidate, epoch;
+    /* Offline evaluation. force: [n_force] ids published in place of what sampling chose (copied). observe: called on the decode
+     * thread with the logits after token `position` before they are sampled, for positions from the last prompt token on, or
+     * with observe_prompt for all, recomputed ones again; it must not call the engine. */
+    const int32_t *force;
+    int32_t n_force;
+    bool observe_prompt;
+    void (*observe)(void *ctx, int32_t position, const float *logits, int32_t n_vocab);
+    void *observe_ctx;
 };
 
 enum kv_finish { KV_RUNNING = 0, KV_FINISH_STOP, KV_FINISH_LENGTH, KV_FINISH_CANCELLED, KV_FINISH_ERROR };
