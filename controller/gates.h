@@ -15,8 +15,8 @@ const char *kv_verdict_name(enum kv_verdict v); /* "NO_DATA", "INCONCLUSIVE", "P
 /* How a metric's evidence becomes a verdict. */
 enum kv_metric_logic {
     KV_LOGIC_ZERO,  /* a count that must stay zero over at least min_n observed units */
-    KV_LOGIC_MEAN,  /* a bounded mean with a confidence sequence (confidence.h): PASS when all of it lies under the threshold */
-    KV_LOGIC_RATIO  /* p99 of two arms in switchback windows (switchback.h) */
+    KV_LOGIC_MEAN,  /* a bounded mean with a confidence sequence (metric_confidence.h): PASS when all of it lies under the threshold */
+    KV_LOGIC_RATIO  /* p99 of two arms in switchback windows (metric_switchback.h) */
 };
 
 struct kv_metric {
@@ -68,7 +68,7 @@ void kv_gates_quality(struct kv_gates *g, double baseline, double candidate);
 /* out: KV_MAX_GATES long, one result per spec in the order of the specs. */
 int32_t kv_gates_evaluate(const struct kv_gates *g, enum kv_stage stage, struct kv_gate_result *out);
 /* FAILED if any judged gate failed, PASS if all judged gates passed, else the first that holds. *which (may be NULL): the index
- * of the gate that decided, -1 when all passed. At OFF nothing is judged and the answer is PASS. */
+ * of the gate that decided, -1 when all passed. Nothing judged is NO_DATA. */
 enum kv_verdict kv_gates_decide(const struct kv_gate_result *r, int32_t n, int32_t *which);
 
 #endif
