@@ -1,0 +1,113 @@
+// views/machine.js — sessions, tiers and pipelines: what runs, where its rows are, and which methods there are.
+import { bytes, number, percent, us } from '../format.js';
+import { card, chip, contractChip, facts, loaded, stamp, table } from '../parts.js';
+import { resource, state } from '../state.js';
+import { h } from '../vdom.js';
+import { go } from '../router.js';
+
+export const sessionsView = {
+  title: () => 'Sessions',
+  render(_path, q) {
+    const find = q.get('find') ?? '';
+    return [
+      h('h1', { tabindex: '-1' }, 'Sessions'),
+      loaded(resource('sessions', 5000), (d) => {
+        const rows = d.sessions.filter((s) => !find || [s.session, s.tenant, s.arm].some((x) => String(x).includes(find)));
+        return card(`${number(d.sessions.length)} sessions`, null,
+          h('label', { class: 'field' }, h('span', {}, 'Session, tenant or arm contains'), h('input', { type: 'search', class: 'first-filter', value: find,
+            oninput: (e) => go('sessions', new URLSearchParams(e.target.value ? { find: e.target.value } : {}), true) })),
+          table({ label: 'Sessions', rows, key: (s) => s.session, empty: 'No session.', columns: [
+            { head: 'session', cell: (s) => h('a', { href: `#/receipts?session=${encodeURIComponent(s.session)}` }, s.session) },
+            { head: 'tenant', cell: (s) => s.tenant || '–' },
+            { head: 'arm', cell: (s) => chip(s.arm, s.arm === 'candidate' ? 'info' : 'none') },
+            { head: 'requests', num: true, cell: (s) => number(s.requests) },
+            { head: 'tokens', num: true, cell: (s) => number(s.tokens) },
+            { head: 'last at', cell: (s) => stamp(s.last_at) },
+          ] }));
+      }),
+    ];
+  },
+};
+
+// ---------------------------------------------------------------- tiers
+function tierCard(t) {
+  const used = t.capacity_bytes ? t.used_bytes / t.capacity_bytes : 0;
+  const asked = t.hits + t.misses;
+  const look = used > 0.95 ? 'fail' : used > 0.85 ? 'warn' : '';
+  return h('section', { class: 'card', key: t.name },
+    h('header', {}, h('h2', {}, t.name), h('div', { class: 'tools' }, t.emulated ? chip('emulated', 'warn', 'a model of a device in memory, not a device') : null, t.failures ? chip(`${number(t.failures)} failures`, 'fail') : null)),
+    h('div', { class: `share ${look}`, role: 'img', 'aria-label': `${percent(used)} of ${bytes(t.capacity_bytes)} used` },
+      h('div', { class: 'bar' }, h('div', { style: { width: `${Math.min(100, used * 100)}%` } })), h('p', {}, h('span', {}, h('strong', {}, percent(used)), ` ${bytes(t.used_bytes)}`), h('span', {}, `of ${bytes(t.capacity_bytes)}`))),
+    facts([
+      ['persistent', bytes(t.persistent_bytes)], ['staging', bytes(t.staging_bytes)], ['hit rate', asked ? `${percent(t.hits / asked)} of ${number(asked)}` : '–'],
+      ['in', bytes(t.bytes_in)], ['out', bytes(t.bytes_out)], ['in flight', number(t.transfers_in_flight)],
+    ]));
+}
+
+// Two bars a layer on one scale: the planner's prediction behind, the measurement before it.
+function stalls(layers) {
+  const W = 640;
+  const H = 120;
+  const max = Math.max(1, ...layers.flatMap((l) => [l.stall_us, l.predicted_stall_us]));
+  const step = W / layers.length;
+  const bar = (v) => Math.max(1, (v / max) * (H - 8));
+  return h('svg', { viewBox: `0 0 ${W} ${H}`, class: 'bars', preserveAspectRatio: 'none', role: 'img', 'aria-label': `Stall per layer, measured against predicted, at most ${us(max)}; figures in the table below` },
+    layers.map((l, i) => h('g', { key: l.layer },
+      h('rect', { x: i * step + step * 0.12, y: H - bar(l.predicted_stall_us), width: step * 0.36, height: bar(l.predicted_stall_us), class: 'fill line-strong' }),
+      h('rect', { x: i * step + step * 0.5, y: H - bar(l.stall_us), width: step * 0.36, height: bar(l.stall_us), class: 'fill series-1' }))));
+}
+
+export const tiersView = {
+  title: () => 'Tiers',
+  render() {
+    const s = state.status;
+    const layers = s?.layers ?? [];
+    const sum = (k) => layers.reduce((a, l) => a + l[k], 0);
+    return [
+      h('h1', { tabindex: '-1' }, 'Tiers'),
+      s ? h('div', { class: 'cards' }, (s.tiers ?? []).map(tierCard)) : h('p', { class: 'empty' }, 'Loading…'),
+      layers.length ? card('Stall per layer', h('ul', { class: 'legend' },
+        h('li', {}, h('span', { class: 'swatch line-strong' }), ` predicted ${us(sum('predicted_stall_us'))}`), h('li', {}, h('span', { class: 'swatch series-1' }), ` measured ${us(sum('stall_us'))}`)),
+      stalls(layers), table({ label: 'Layers', rows: layers, key: (l) => l.layer, stack: false, columns: [
+        { head: 'layer', num: true, cell: (l) => l.layer }, { head: 'fetch', num: true, cell: (l) => us(l.fetch_us) }, { head: 'compute', num: true, cell: (l) => us(l.compute_us) },
+        { head: 'stall', num: true, cell: (l) => us(l.stall_us) }, { head: 'predicted', num: true, cell: (l) => us(l.predicted_stall_us) },
+        { head: 'difference', num: true, cell: (l) => us(l.stall_us - l.predicted_stall_us) },
+      ] })) : null,
+    ];
+  },
+};
+
+// ---------------------------------------------------------------- pipelines
+const FIELDS = ['support', 'representation', 'tier', 'unit', 'index', 'update_phase', 'compute_site', 'exactness', 'fallback', 'workload'];
+
+function onePipeline(p) {
+  return h('div', { class: 'columns' }, h('div', {},
+    card('Contract', null, facts(FIELDS.map((f) => [f.replace('_', ' '), f === 'exactness' ? contractChip(p[f]) : p[f]]))),
+    card('Parameters', null, table({ label: 'Parameters', rows: p.params ?? [], key: (x) => x.name, empty: 'None.', columns: [
+      { head: 'name', cell: (x) => h('code', {}, x.name) }, { head: 'default', num: true, cell: (x) => String(x.default) }, { head: 'range', num: true, cell: (x) => (x.min === null || x.min === undefined ? '–' : `${number(x.min)} … ${number(x.max)}`) },
+      { head: 'unit', cell: (x) => x.unit || '–' }, { head: 'source', cell: (x) => x.source || '–' }, { head: 'what it does', wide: true, cell: (x) => x.help },
+    ] }))),
+  h('div', {}, card('Where it comes from', null, facts([['section', p.section], ['provenance', p.provenance], ['selector', p.selector || 'none'], ['placement', p.placement], ['built', p.built ? 'yes' : 'not yet']]),
+    h('p', { class: 'row' }, p.built ? h('a', { class: 'button primary', href: `#/rollouts/new?pipeline=${encodeURIComponent(p.name)}` }, 'New rollout with it') : h('span', { class: 'muted' }, 'It is registered and has no implementation yet.'),
+      h('a', { class: 'button', href: '#/pipelines' }, 'All pipelines')))));
+}
+
+export const pipelinesView = {
+  title: ([, name]) => (name ? `Pipeline ${name}` : 'Pipelines'),
+  render([, name]) {
+    return loaded(resource('pipelines'), (d) => {
+      if (name) {
+        const p = d.pipelines.find((x) => x.name === name);
+        return [h('h1', { tabindex: '-1' }, p?.title ?? name, ' ', h('small', {}, name)), p ? onePipeline(p) : h('p', { class: 'banner fail' }, `No pipeline is called ${name}. `, h('a', { href: '#/pipelines' }, 'All pipelines'))];
+      }
+      return [h('h1', { tabindex: '-1' }, 'Pipelines'), card(`${d.pipelines.length} published methods, one contract`, null, table({
+        label: 'Pipelines', rows: d.pipelines, key: (p) => p.name, columns: [
+          { head: 'pipeline', cell: (p) => h('a', { href: `#/pipelines/${p.name}` }, p.title ?? p.name) },
+          { head: 'exactness', cell: (p) => contractChip(p.exactness) },
+          { head: 'built', cell: (p) => (p.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
+          { head: 'placement', cell: (p) => p.placement }, { head: 'selector', cell: (p) => p.selector || '–' }, { head: 'unit', cell: (p) => p.unit },
+          { head: 'tiers', cell: (p) => p.tier }, { head: 'index', wide: true, cell: (p) => p.index }, { head: 'fallback', wide: true, cell: (p) => p.fallback },
+        ] }))];
+    });
+  },
+};

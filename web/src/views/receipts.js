@@ -1,0 +1,141 @@
+// views/receipts.js — receipts: filter, follow, drill down to what one rests on, verify the chain.
+import { get } from '../api.js';
+import { bytes, number } from '../format.js';
+import { notify, notifyError } from '../notice.js';
+import { card, contractChip, digest, facts, link, loaded, meaning, reason, stamp, table } from '../parts.js';
+import { changed, resource, state } from '../state.js';
+import { h } from '../vdom.js';
+import { go } from '../router.js';
+
+const FILTERS = ['kind', 'reason', 'rollout', 'request', 'session', 'tenant'];
+const PAGE_ROWS = 50;
+let verified = null;
+let verifying = false;
+
+async function verify() {
+  if (verifying) return;
+  verifying = true;
+  changed();
+  try {
+    verified = await get('receipts/verify');
+    if (verified.verified) notify('good', 'Receipts verify', `${number(verified.rows)} rows, head ${verified.head.slice(0, 12)}`);
+    else notify('bad', 'Receipts do not verify', `${verified.reason} at ${verified.at}: ${verified.detail}`);
+  } catch (e) { notifyError('Verify', e); }
+  verifying = false;
+  changed();
+}
+
+function filterForm(q) {
+  const set = (name, value) => {
+    const next = new URLSearchParams(q);
+    next.delete('before');
+    if (value) next.set(name, value); else next.delete(name);
+    go('receipts', next);
+  };
+  return h('form', { class: 'filters', role: 'search', 'aria-label': 'Filter receipts', onsubmit: (e) => e.preventDefault() },
+    FILTERS.map((name, i) => h('label', { class: 'field', key: name }, h('span', {}, name),
+      h('input', { type: 'search', value: q.get(name) ?? '', class: i === 0 ? 'first-filter' : '', autocomplete: 'off', spellcheck: 'false', onchange: (e) => set(name, e.target.value.trim()) }))),
+    h('button', { type: 'button', onclick: () => go('receipts', new URLSearchParams()) }, 'Clear'));
+}
+
+const matches = (row, q) => FILTERS.every((f) => !q.get(f) || String(row[f]) === q.get(f));
+
+const columns = [
+  { head: 'receipt', cell: (r) => link('receipts', r.id) },
+  { head: 'at', cell: (r) => stamp(r.at) },
+  { head: 'kind', cell: (r) => r.kind },
+  { head: 'reason', cell: (r) => reason(r.reason) },
+  { head: 'request', cell: (r) => (r.request ? h('a', { href: `#/receipts?request=${encodeURIComponent(r.request)}` }, r.request) : '–') },
+  { head: 'contract', cell: (r) => contractChip(r.published || r.contract) },
+  { head: 'tokens', num: true, cell: (r) => number(r.tokens) },
+  { head: 'bytes', num: true, cell: (r) => bytes(r.bytes) },
+  { head: 'detail', wide: true, cell: (r) => h('span', { class: 'muted' }, r.detail) },
+];
+
+function listView(q) {
+  const ask = new URLSearchParams([...q].filter(([k]) => FILTERS.includes(k) || k === 'before'));
+  ask.set('limit', PAGE_ROWS);
+  const page = resource(`receipts?${ask}`, q.has('before') ? Infinity : 30000);
+  return [
+    h('h1', { tabindex: '-1' }, 'Receipts'),
+    card('Find', h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'), filterForm(q),
+      verified ? h('p', { class: `health ${verified.verified ? 'pass' : 'fail'}` }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, verified.verified ? '✓' : '✗'),
+        h('strong', {}, verified.verified ? 'The chain verifies' : 'The chain does not verify'),
+        h('span', {}, verified.verified ? [`${number(verified.rows)} rows, head `, digest(verified.head)] : `${verified.reason} at receipt ${verified.at}: ${verified.detail}`)) : null),
+    card(q.has('before') ? `Before ${q.get('before')}` : 'Newest first', null, loaded(page, (d) => {
+      const top = d.receipts[0]?.id ?? 0;
+      const fresh = q.has('before') ? [] : state.receipts.filter((r) => r.id > top && matches(r, q));
+      return [
+        table({ label: 'Receipts', rows: [...fresh, ...d.receipts], key: (r) => r.id, columns, empty: 'No receipt matches.' }),
+        d.receipts.length === PAGE_ROWS ? h('p', { class: 'row end' }, h('a', { class: 'button', href: `#/receipts?${withBefore(q, d.receipts.at(-1).id)}` }, 'Older')) : null,
+      ];
+    })),
+  ];
+}
+
+function withBefore(q, id) {
+  const next = new URLSearchParams(q);
+  next.set('before', id);
+  return next;
+}
+
+const REST_LINKS = {
+  receipt: (r) => link('receipts', r.id), transition: (r) => link('receipts', r.id), gate: (r) => link('receipts', r.id),
+  policy: (r) => h('a', { href: '#/policies' }, h('code', {}, String(r.id).slice(0, 12))), manifest: (r) => digest(String(r.id)),
+};
+
+function one(id) {
+  return [
+    h('h1', { tabindex: '-1' }, `Receipt ${id}`),
+    loaded(resource(`receipts/${encodeURIComponent(id)}`), (r) => h('div', { class: 'columns' }, h('div', {},
+      card('What it says', null, facts([
+        ['at', stamp(r.at)], ['kind', r.kind], ['reason', [reason(r.reason), ' ', h('span', { class: 'muted' }, meaning(r.reason))]], ['detail', r.detail],
+        ['contract asked', contractChip(r.contract)], ['contract published', contractChip(r.published)],
+        ['request', r.request ? h('a', { href: `#/receipts?request=${encodeURIComponent(r.request)}` }, r.request) : null],
+        ['rollout', link('rollouts', r.rollout)], ['epoch', number(r.epoch)], ['tenant', r.tenant || null],
+        ['session', r.session ? h('a', { href: `#/receipts?session=${encodeURIComponent(r.session)}` }, r.session) : null],
+        ['tokens', number(r.tokens)], ['rows', r.rows_total ? `${number(r.rows)} of ${number(r.rows_total)}` : number(r.rows)], ['bytes', bytes(r.bytes)], ['value', number(r.value)],
+        ['content digest', digest(r.digest)], ['chain hash', digest(r.hash)],
+      ]))), h('div', {},
+      card('What it rests on', null, table({ label: 'What this receipt rests on', rows: r.rests_on ?? [], key: (x) => x.kind + x.id, empty: 'Nothing: it is a root.', columns: [
+        { head: 'kind', cell: (x) => x.kind }, { head: 'id', cell: (x) => (REST_LINKS[x.kind] ?? ((y) => String(y.id)))(x) }, { head: 'what', wide: true, cell: (x) => x.title },
+      ] }), h('p', { class: 'row' }, h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'),
+        h('a', { class: 'button', href: '#/receipts' }, 'All receipts')))))),
+  ];
+}
+
+export const receiptsView = {
+  title: ([, id]) => (id ? `Receipt ${id}` : 'Receipts'),
+  render: ([, id], q) => (id ? one(id) : listView(q)),
+};
+
+export const failuresView = {
+  title: () => 'Failures',
+  render(_path, q) {
+    const r = resource('failures?limit=200', 15000);
+    const wanted = (f) => ['rollout', 'reason', 'class'].every((k) => !q.get(k) || String(f[k]) === q.get(k));
+    return [
+      h('h1', { tabindex: '-1' }, 'Failures'),
+      loaded(r, (d) => {
+        const seen = new Set(d.failures.map((f) => f.id));
+        const rows = [...state.failures.filter((f) => !seen.has(f.id)), ...d.failures];
+        const count = new Map();
+        for (const f of rows) count.set(f.reason, (count.get(f.reason) ?? 0) + 1);
+        return [
+          h('nav', { class: 'row chips', 'aria-label': 'By reason' }, h('a', { class: 'button', href: '#/failures', 'aria-current': q.size ? null : 'true' }, `all ${rows.length}`),
+            [...count].sort((a, b) => b[1] - a[1]).map(([code, n]) => h('a', { key: code, class: 'button', title: meaning(code), href: `#/failures?reason=${code}`, 'aria-current': q.get('reason') === code ? 'true' : null }, `${code} ${n}`))),
+          card(q.size ? [...q].map(([k, v]) => `${k} ${v}`).join(', ') : 'Newest first', q.size ? h('a', { class: 'button', href: '#/failures' }, 'Show all') : null,
+            table({ label: 'Failures', rows: rows.filter(wanted), key: (f) => f.id, empty: 'No failure. That is the good case.', columns: [
+              { head: 'at', cell: (f) => stamp(f.at) },
+              { head: 'reason', cell: (f) => reason(f.reason) },
+              { head: 'class', cell: (f) => f.class },
+              { head: 'what happened', wide: true, cell: (f) => [h('span', {}, f.meaning || meaning(f.reason)), f.detail ? h('small', { class: 'muted block' }, f.detail) : null] },
+              { head: 'request', cell: (f) => (f.request ? h('a', { href: `#/receipts?request=${encodeURIComponent(f.request)}` }, f.request) : '–') },
+              { head: 'rollout', cell: (f) => link('rollouts', f.rollout) },
+              { head: 'receipt', cell: (f) => (f.receipt ? link('receipts', f.receipt, `receipt ${f.receipt}`) : '–') },
+            ] })),
+        ];
+      }),
+    ];
+  },
+};
