@@ -31,8 +31,6 @@ static double norm(const double *a, int32_t n)
 
 static double recall_of(const double *score, uint64_t *keys, int32_t n, int32_t k, const uint64_t *mask)
 {
-    if (k > n) k = n;
-    if (k < 1) return -1;
     for (int32_t i = 0; i < n; i++) keys[i] = kv_rank_key((float)score[i], (uint32_t)i);
     kv_rank_select(keys, (size_t)n, (size_t)k);
     int32_t hit = 0;
@@ -132,7 +130,8 @@ enum kv_status kv_shadow_unit(const struct kv_shadow_unit *u, double *scratch, s
         }
         accumulate(rows, score, mask, o, o_r, o_o, row, &h);
         judge(u, g, o, o_r, o_o, &h);
-        if (u->recall_k) h.recall = recall_of(score, keys, n, u->recall_k, mask);
+        h.recall_k = u->recall_k == KV_RECALL_OWN ? h.rows : u->recall_k < n ? u->recall_k : n;
+        if (h.recall_k > 0) h.recall = recall_of(score, keys, n, h.recall_k, mask);
         s.omitted_mass = worst(s.omitted_mass, h.omitted_mass);
         s.output_error = worst(s.output_error, h.output_error);
         s.output_error_relative = worst(s.output_error_relative, h.output_error_relative);

@@ -7,6 +7,8 @@
 
 #include "runtime/selection/selector.h"
 
+#define KV_RECALL_OWN (-1) /* recall_k: as many rows as the head's support has */
+
 struct kv_shadow_unit {
     const struct kv_rows *rows; /* authoritative rows; scale and visible count as the attention used them */
     const float *q;             /* [group][d_head] */
@@ -15,7 +17,7 @@ struct kv_shadow_unit {
     const float *output;        /* [group][d_head] as published, or NULL: attention over the support, computed here */
     size_t output_stride;       /* floats between its rows; 0: d_head */
     bool estimator;             /* output comes from a declared estimator: the bound is not promised for it */
-    int32_t recall_k;           /* 0: no recall. Top rows by dense score, ties to the lower position */
+    int32_t recall_k;           /* 0: no recall; KV_RECALL_OWN. Top rows by dense score, ties to the lower position */
 };
 
 struct kv_shadow_head { /* one query head */
@@ -25,6 +27,7 @@ struct kv_shadow_head { /* one query head */
     double identity_residual;           /* ‖(o_R − o) − δ (o_R − o_O)‖ of the attention over the support; 0 for δ = 0 or 1 */
     double v_max, bound;                /* max ‖v_i‖, 2 δ V_max */
     double recall;                      /* support recall of the top recall_k rows; -1 when not asked */
+    int32_t recall_k;                   /* k it was taken at */
     double m, l;                        /* state over the support: maximum score and sum of exp(score − m) */
     bool bound_holds;
 };
