@@ -13,6 +13,13 @@
 const struct kv_kernels *kv_kernels_for(const char *isa)
 {
     if (!strcmp(isa, "scalar")) return &kv_scalar_kernels;
+#ifdef __x86_64__
+    if (!strcmp(isa, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")
+                   ? &kv_avx512_kernels
+                   : 0;
+#endif
     return 0;
 }
 

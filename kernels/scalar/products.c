@@ -3,9 +3,6 @@
 #include "kernels/scalar/products.h"
 #include "kernels/scalar/real.h"
 
-/* Below this largest magnitude a block of activations counts as zero: 127 / amax must stay finite. */
-#define TINY_BITS 0x0d800000u /* 2^-100 */
-
 /* One block of 32 or fewer values. A block with an Inf or NaN gets the scale NaN, so that every product that reads it is NaN. */
 static void quantise_block(const float *x, int n, int8_t *q, float *d, int32_t *sum)
 {
@@ -17,7 +14,7 @@ static void quantise_block(const float *x, int n, int8_t *q, float *d, int32_t *
     memset(q, 0, 32);
     *sum = 0;
     *d = top >= KV_INF_BITS ? kv_float(KV_NAN_BITS) : 0;
-    if (top >= KV_INF_BITS || top < TINY_BITS) return;
+    if (top >= KV_INF_BITS || top < KV_TINY_BITS) return;
     float amax = kv_float(top), inverse = 127.0f / amax;
     *d = amax / 127.0f;
     for (int i = 0; i < n; i++) {

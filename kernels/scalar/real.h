@@ -8,6 +8,8 @@
 #define KV_LANES 16 /* k-strided lanes of every float product */
 #define KV_NAN_BITS 0x7fc00000u
 #define KV_INF_BITS 0x7f800000u
+/* 2^-100: below this largest magnitude a block of activations counts as zero, since 127 / amax must stay finite. */
+#define KV_TINY_BITS 0x0d800000u
 
 static inline uint32_t kv_bits(float x)
 {

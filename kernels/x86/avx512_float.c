@@ -1,0 +1,69 @@
+/* avx512_float.c — products with F32, F16 and BF16 rows straight from the file: tiles of rows × tokens, one FMA chain a lane. */
+#include "kernels/x86/avx512.h"
+
+#define TOKEN_BLOCK 64 /* tokens that share one pass over the weights */
+
+/* R rows × N tokens; R·N ≤ 16. acc[t·R + r] ends in lane t·R + r. */
+KV_INLINE void tile(const enum kv_type type, const int R, const int N, const uint8_t *w, size_t row_bytes, const float *x,
+                    int32_t cols, float *y, size_t y_stride)
+{
+    __m512 acc[16];
+    for (int i = 0; i < 16; i++) acc[i] = _mm512_setzero_ps();
+    int32_t k = 0;
+    for (; k + 16 <= cols; k += 16) {
+        __m512 wk[4];
+        for (int r = 0; r < R; r++) wk[r] = kv_load16(type, w + (size_t)r * row_bytes, (size_t)k);
+        for (int t = 0; t < N; t++) {
+            __m512 xk = _mm512_loadu_ps(x + (size_t)t * (size_t)cols + k);
+            for (int r = 0; r < R; r++) acc[t * R + r] = _mm512_fmadd_ps(wk[r], xk, acc[t * R + r]);
+        }
+    }
+    if (k < cols) {
+        __mmask16 m = kv_first(cols - k);
+        for (int t = 0; t < N; t++) {
+            __m512 xk = _mm512_maskz_loadu_ps(m, x + (size_t)t * (size_t)cols + k);
+            for (int r = 0; r < R; r++)
+                acc[t * R + r] = _mm512_mask3_fmadd_ps(kv_load16_first(type, m, w + (size_t)r * row_bytes, (size_t)k), xk, acc[t * R + r], m);
+        }
+    }
+    if (R * N == 1) {
+        *y = kv_canon(kv_tree16(acc[0]));
+        return;
+    }
+    __m512 z[4];
+    for (int i = 0; i < 4; i++) z[i] = kv_tree_head(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]);
+    float out[16];
+    _mm512_storeu_ps(out, kv_canon16(kv_tree_tail(z[0], z[1], z[2], z[3])));
+    for (int t = 0; t < N; t++)
+        for (int r = 0; r < R; r++) y[(size_t)t * y_stride + (size_t)r] = out[t * R + r];
+}
+
+KV_INLINE void rows_of(const enum kv_type type, const struct kv_mat *w, const float *x, int32_t n, int32_t row0, int32_t row1,
+                       float *y, size_t y_stride)
+{
+    size_t row_bytes = (size_t)w->cols * kv_width(type), cols = (size_t)w->cols;
+    int32_t r = row0;
+    for (; r + 4 <= row1; r += 4) {
+        const uint8_t *wr = (const uint8_t *)w->data + (size_t)r * row_bytes;
+        int32_t t = 0;
+        for (; t + 4 <= n; t += 4) tile(type, 4, 4, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride);
+        if (n - t >= 2) tile(type, 4, 2, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride), t += 2;
+        if (n - t >= 1) tile(type, 4, 1, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride);
+    }
+    for (; r < row1; r++)
+        for (int32_t t = 0; t < n; t++)
+            tile(type, 1, 1, (const uint8_t *)w->data + (size_t)r * row_bytes, row_bytes, x + (size_t)t * cols, w->cols,
+                 y + (size_t)t * y_stride + r, y_stride);
+}
+
+void kv_avx512_float(const struct kv_mat *w, const struct kv_act *x, int32_t row0, int32_t row1, float *y, size_t y_stride)
+{
+    for (int32_t t0 = 0; t0 < x->n; t0 += TOKEN_BLOCK) {
+        int32_t n = x->n - t0 < TOKEN_BLOCK ? x->n - t0 : TOKEN_BLOCK;
+        const float *from = x->f32 + (size_t)t0 * (size_t)w->cols;
+        float *to = y + (size_t)t0 * y_stride;
+        if (w->type == KV_F32) rows_of(KV_F32, w, from, n, row0, row1, to, y_stride);
+        else if (w->type == KV_F16) rows_of(KV_F16, w, from, n, row0, row1, to, y_stride);
+        else rows_of(KV_BF16, w, from, n, row0, row1, to, y_stride);
+    }
+}
