@@ -1,0 +1,118 @@
+/* cmd_doctor.c — `kvasir doctor`: what of this machine would surprise an operator, before it does. */
+#include "console/client.h"
+#include "kernels/kernels.h"
+#include "runtime/kvasir.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <time.h>
+#include <unistd.h>
+
+struct report {
+    json_t *rows;
+    int worst; /* 0 good, 1 warning, 2 bad */
+};
+
+static void say(struct report *r, const char *what, int level, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+static void say(struct report *r, const char *what, int level, const char *fmt, ...)
+{
+    static const char *const word[] = {"good", "warning", "bad"};
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    json_array_append_new(r->rows, json_pack("{s:s, s:s, s:s}", "check", what, "verdict", word[level], "detail", text));
+    if (level > r->worst) r->worst = level;
+}
+
+static void check_memory(struct report *r)
+{
+    struct sysinfo s;
+    if (sysinfo(&s)) return say(r, "memory", 1, "sysinfo: %s", strerror(errno));
+    double total = (double)s.totalram * s.mem_unit / (1 << 30), free_ = (double)(s.freeram + s.bufferram) * s.mem_unit / (1 << 30);
+    say(r, "memory", total < 2 ? 1 : 0, "%.1f GiB in all, %.1f GiB free; K/V rows take tiers.host.capacity_bytes beside the weights", total, free_);
+}
+
+static void check_disk(struct report *r, const char *dir)
+{
+    struct statvfs v;
+    if (statvfs(dir, &v)) return say(r, "disk", 2, "%s: %s; name the state folder with --state", dir, strerror(errno));
+    double free_gib = (double)v.f_bavail * (double)v.f_frsize / (1 << 30);
+    say(r, "disk", free_gib < 1 ? 2 : free_gib < 5 ? 1 : 0, "%.1f GiB free at %s", free_gib, dir);
+    if (access(dir, W_OK)) say(r, "permissions", 2, "%s cannot be written: %s", dir, strerror(errno));
+    else say(r, "permissions", 0, "%s can be written", dir);
+}
+
+static void check_limits(struct report *r)
+{
+    struct rlimit files, core;
+    getrlimit(RLIMIT_NOFILE, &files);
+    getrlimit(RLIMIT_FSIZE, &core);
+    say(r, "open files", files.rlim_cur < 1024 ? 1 : 0, "limit %llu; each connection takes one", (unsigned long long)files.rlim_cur);
+    if (core.rlim_cur != RLIM_INFINITY) say(r, "file size", 1, "files are limited to %llu bytes; the receipt database may outgrow that", (unsigned long long)core.rlim_cur);
+}
+
+static void check_clock(struct report *r)
+{
+    time_t now = time(NULL);
+    struct tm t;
+    gmtime_r(&now, &t);
+    char text[40];
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &t);
+    say(r, "clock", t.tm_year + 1900 < 2025 ? 2 : 0, "%s; receipts carry it", text);
+}
+
+static void check_processor(struct report *r)
+{
+    const struct kv_kernels *k = kv_kernels();
+    uint8_t id[32];
+    char hex[65];
+    kv_numerics_id(id);
+    kv_hex(id, 32, hex);
+    say(r, "processor", !strcmp(k->isa, "scalar") ? 1 : 0, "%ld cores, kernels %s, numerics %.16s", sysconf(_SC_NPROCESSORS_ONLN), k->isa, hex);
+}
+
+static void check_server(struct report *r, const struct kv_cli *cli)
+{
+    struct kv_reply reply;
+    int status = kv_client_call(cli, "GET", "/api/v1/status", NULL, NULL, &reply);
+    if (status == KV_EXIT_DONE) {
+        const json_t *release = json_object_get(reply.body, "release");
+        const char *stage = json_string_value(json_object_get(release, "stage"));
+        say(r, "server", 0, "answers at %s, stage %s", cli->url, stage ? stage : "unknown");
+    } else say(r, "server", 1, "%s", reply.error);
+    json_decref(reply.body);
+}
+
+int kv_cmd_doctor(int argc, char **argv, const struct kv_cli *cli)
+{
+    const char *state = ".";
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--state") && i + 1 < argc) state = argv[++i];
+        else return fprintf(stderr, "usage: kvasir doctor [--state DIR]\n"), KV_EXIT_USAGE;
+    }
+    struct report r = {.rows = json_array()};
+    kv_numerics_enter();
+    check_processor(&r);
+    check_memory(&r);
+    check_disk(&r, state);
+    check_limits(&r);
+    check_clock(&r);
+    check_server(&r, cli);
+    if (cli->json) json_dumpf(r.rows, stdout, JSON_INDENT(2)), putchar('\n');
+    else {
+        size_t i;
+        json_t *row;
+        json_array_foreach(r.rows, i, row)
+            printf("%-8s %-12s %s\n", json_string_value(json_object_get(row, "verdict")), json_string_value(json_object_get(row, "check")), json_string_value(json_object_get(row, "detail")));
+    }
+    json_decref(r.rows);
+    return r.worst == 2 ? KV_EXIT_REFUSED : KV_EXIT_DONE;
+}
