@@ -44,8 +44,7 @@ enum kv_status kv_lab_rows_create(enum kv_type row_type, int32_t d_head, int32_t
 enum kv_status kv_lab_attend(const struct kv_rows *rows, const float *q, const uint64_t *support, int32_t n_blocks, float *m, float *l,
                              float *u, float *output)
 {
-    int32_t level = 0, group = rows->group, d = rows->d_head;
-    while (INT64_C(1) << level < n_blocks) level++;
+    int32_t level = kv_tree_level(n_blocks), group = rows->group, d = rows->d_head;
     size_t state = (size_t)group * ((size_t)d + 2);
     float *memory = calloc(state + kv_attend_scratch_floats(group, d, level), sizeof *memory);
     int32_t *visible = calloc((size_t)group, sizeof *visible);

@@ -38,8 +38,8 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
                                    struct kv_selector **out, struct kv_error *err)
 {
     (void)seed;
-    if (d_head < 1 || group < 1 || n_rows_max < 1)
-        return kv_fail(err, KV_BAD_ARGUMENT, "quest", "d_head %d, group %d and rows %d must be positive", d_head, group, n_rows_max);
+    enum kv_status status = kv_selection_check(d_head, group, n_rows_max, err);
+    if (status != KV_OK) return status;
     struct kv_selector *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "quest", "no memory for a selector");
     s->d_head = d_head;

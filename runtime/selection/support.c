@@ -8,6 +8,12 @@
 
 enum { DESCRIPTOR_BYTES = 64 };
 
+enum kv_status kv_selection_check(int32_t d_head, int32_t group, int32_t n_rows_max, struct kv_error *err)
+{
+    if (d_head >= 1 && d_head <= 1024 && group >= 1 && group <= 4096 && n_rows_max >= 1 && n_rows_max <= 1 << 26) return KV_OK;
+    return kv_fail(err, KV_BAD_ARGUMENT, "selector", "width %d, group %d or rows %d lies outside 1 to 1024, 4096 and 67108864", d_head, group, n_rows_max);
+}
+
 enum kv_status kv_selection_open(const struct kv_rows *rows, int32_t covered, int32_t group, uint64_t *support, int32_t n_blocks,
                                  double *estimated_omitted_mass, struct kv_ledger *ledger)
 {

@@ -4,6 +4,16 @@
 
 #include "runtime/selection/selector.h"
 
+/* Sizes every create checks. */
+enum kv_status kv_selection_check(int32_t d_head, int32_t group, int32_t n_rows_max, struct kv_error *err);
+/* Levels of the tree over n_blocks. */
+static inline int32_t kv_tree_level(int32_t n_blocks)
+{
+    int32_t level = 0;
+    while (INT64_C(1) << level < n_blocks) level++;
+    return level;
+}
+
 /* Clears support, estimates (to -1) and the ledger but its trace. STALE_INDEX when the index covers other than rows->n_rows,
  * BAD_ARGUMENT when the masks cannot hold the rows. covered: rows the index covers. */
 enum kv_status kv_selection_open(const struct kv_rows *rows, int32_t covered, int32_t group, uint64_t *support, int32_t n_blocks,

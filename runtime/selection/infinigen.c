@@ -1,0 +1,258 @@
+/* infinigen.c — InfiniGen (0x06): rows ranked by partial logits in a skewed basis, one support per query head.
+ *
+ * build takes the right singular vectors of the sampled queries (the group's prefill queries; without any, the keys) as the basis A, then
+ * int(ρ d) shared columns by Σ (|QA| + |KA|), and keeps those columns of every key. A row is wanted when its partial logit is
+ * over max − alpha; equalise gives every head of the group the mean count; cap_rows is the paper's declared cut, and the
+ * ledger's candidates keep the count before it. The newest row is always attended. Ties go to the lower row. The first two layers stay
+ * dense. alpha and cap_rows large enough select every row. Widening doubles alpha and cap_rows. The query is the layer's
+ * own, where the paper rehearses with the preceding layer's input. */
+#include "runtime/selection/methods.h"
+#include "runtime/selection/rank.h"
+#include "runtime/selection/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARTIAL_RATIO, ALPHA, CAP_ROWS, EQUALISE, N_PARAMS };
+const struct kv_param_spec kv_selector_infinigen_params[N_PARAMS] = {
+    {"partial_ratio", "float", 0.3, 0.01, 1, "share", "paper: 0.3; code: 0.2", "share of the skewed channels that are rehearsed"},
+    {"alpha", "float", 4, 0, 1e9, "logits", "paper: 4 OPT, 5 LLaMA", "rows within alpha of the best partial logit are wanted"},
+    {"cap_rows", "int", 400, 1, 1048576, "rows", "code: 400 of 2048", "most rows a head takes"},
+    {"equalise", "bool", 1, 0, 1, "", "paper", "every head of the group takes the mean count"},
+};
+
+struct kv_selector {
+    int32_t d_head, group, n_part, cap, cap_rows, n_rows;
+    double alpha;
+    bool equalise, based; /* based: the basis was taken */
+    double *basis, *gram; /* [d][d] columns are directions; [d][d] */
+    float *column;        /* [n_part][d] chosen directions */
+    float *part;          /* [n_part][cap] partial keys, channel-major */
+    float *score;         /* [group][cap] */
+    uint64_t *key;        /* [max(cap, d)] */
+    double *evidence;     /* [d] */
+    float *row, *turned;  /* [d], [n_part] */
+    int32_t *count;       /* [group] */
+};
+
+static void infinigen_destroy(struct kv_selector *s)
+{
+    if (!s) return;
+    void *const owned[] = {s->basis, s->gram, s->column, s->part, s->score, s->key, s->evidence, s->row, s->turned, s->count};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
+    free(s);
+}
+
+static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
+                                       struct kv_selector **out, struct kv_error *err)
+{
+    (void)seed;
+    enum kv_status status = kv_selection_check(d_head, group, n_rows_max, err);
+    if (status != KV_OK) return status;
+    struct kv_selector *s = calloc(1, sizeof *s);
+    if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "infinigen", "no memory for a selector");
+    size_t d = (size_t)d_head, n = (size_t)n_rows_max;
+    s->d_head = d_head, s->group = group, s->cap = n_rows_max;
+    s->n_part = (int32_t)(p->value[PARTIAL_RATIO] * d_head);
+    if (s->n_part < 1) s->n_part = 1;
+    s->alpha = p->value[ALPHA];
+    s->cap_rows = (int32_t)p->value[CAP_ROWS];
+    s->equalise = p->value[EQUALISE] != 0;
+    size_t part = (size_t)s->n_part;
+    s->basis = calloc(d * d, sizeof *s->basis);
+    s->gram = calloc(d * d, sizeof *s->gram);
+    s->column = calloc(part * d, sizeof *s->column);
+    s->part = calloc(part * n, sizeof *s->part);
+    s->score = calloc((size_t)group * n, sizeof *s->score);
+    s->key = calloc(n > d ? n : d, sizeof *s->key);
+    s->evidence = calloc(d, sizeof *s->evidence);
+    s->row = calloc(d, sizeof *s->row);
+    s->turned = calloc(part, sizeof *s->turned);
+    s->count = calloc((size_t)group, sizeof *s->count);
+    if (!s->basis || !s->gram || !s->column || !s->part || !s->score || !s->key || !s->evidence || !s->row || !s->turned || !s->count) {
+        infinigen_destroy(s);
+        return kv_fail(err, KV_OUT_OF_MEMORY, "infinigen", "no memory for the partial keys of %d rows", n_rows_max);
+    }
+    *out = s;
+    return KV_OK;
+}
+
+/* One Jacobi rotation of the symmetric gram that clears (p, r), carried into the basis. */
+static void rotate(double *a, double *v, size_t d, size_t p, size_t r)
+{
+    double apr = a[p * d + r];
+    if (apr == 0) return;
+    double theta = (a[r * d + r] - a[p * d + p]) / (2 * apr);
+    double t = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1)), c = 1 / sqrt(t * t + 1), w = t * c;
+    for (size_t i = 0; i < d; i++) {
+        double x = a[i * d + p], y = a[i * d + r];
+        a[i * d + p] = c * x - w * y;
+        a[i * d + r] = w * x + c * y;
+    }
+    for (size_t i = 0; i < d; i++) {
+        double x = a[p * d + i], y = a[r * d + i];
+        a[p * d + i] = c * x - w * y;
+        a[r * d + i] = w * x + c * y;
+        x = v[i * d + p], y = v[i * d + r];
+        v[i * d + p] = c * x - w * y;
+        v[i * d + r] = w * x + c * y;
+    }
+}
+
+/* Eigenvectors of the gram are the right singular vectors of the samples it was summed from. */
+static void take_basis(struct kv_selector *s)
+{
+    size_t d = (size_t)s->d_head;
+    double trace = 0;
+    for (size_t i = 0; i < d * d; i++) s->basis[i] = 0;
+    for (size_t i = 0; i < d; i++) s->basis[i * d + i] = 1, trace += s->gram[i * d + i];
+    if (!isfinite(trace)) return; /* damaged samples: the plain channels serve */
+    for (int sweep = 0; sweep < 30; sweep++) {
+        double off = 0;
+        for (size_t p = 0; p < d; p++)
+            for (size_t r = p + 1; r < d; r++) off += fabs(s->gram[p * d + r]);
+        if (off <= 1e-13 * trace) return;
+        for (size_t p = 0; p < d; p++)
+            for (size_t r = p + 1; r < d; r++) rotate(s->gram, s->basis, d, p, r);
+    }
+}
+
+static void add_gram(struct kv_selector *s, const float *x)
+{
+    size_t d = (size_t)s->d_head;
+    for (size_t i = 0; i < d; i++)
+        for (size_t j = 0; j < d; j++) s->gram[i * d + j] += (double)x[i] * (double)x[j];
+}
+
+static void add_evidence(struct kv_selector *s, const float *x)
+{
+    size_t d = (size_t)s->d_head;
+    for (size_t j = 0; j < d; j++) {
+        double turned = 0;
+        for (size_t i = 0; i < d; i++) turned += (double)x[i] * s->basis[i * d + j];
+        s->evidence[j] += fabs(turned);
+    }
+}
+
+static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
+{
+    size_t d = (size_t)s->d_head;
+    int64_t n_q = prefill_q ? (int64_t)n_prefill_q * s->group : 0;
+    memset(s->gram, 0, d * d * sizeof *s->gram);
+    memset(s->evidence, 0, d * sizeof *s->evidence);
+    for (int64_t i = 0; i < n_q; i++) add_gram(s, prefill_q + (size_t)i * d);
+    for (int32_t i = 0; n_q == 0 && i < rows->n_rows; i++) {
+        kv_rows_key(rows, i, s->row);
+        add_gram(s, s->row);
+    }
+    take_basis(s);
+    for (int64_t i = 0; i < n_q; i++) add_evidence(s, prefill_q + (size_t)i * d);
+    for (int32_t i = 0; i < rows->n_rows; i++) {
+        kv_rows_key(rows, i, s->row);
+        add_evidence(s, s->row);
+    }
+    for (size_t j = 0; j < d; j++) s->key[j] = kv_rank_key((float)s->evidence[j], (uint32_t)j);
+    kv_rank_sort(s->key, d);
+    for (int32_t c = 0; c < s->n_part; c++)
+        for (size_t i = 0; i < d; i++) s->column[(size_t)c * d + i] = (float)s->basis[i * d + kv_rank_index(s->key[c])];
+    s->based = true;
+}
+
+static void turn(const struct kv_selector *s, const float *x, float *out)
+{
+    for (int32_t c = 0; c < s->n_part; c++) out[c] = kv_kernels()->dot(x, s->column + (size_t)c * (size_t)s->d_head, s->d_head);
+}
+
+static enum kv_status index_rows(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
+{
+    if (rows->n_rows > s->cap) return KV_CAPACITY;
+    for (int32_t i = from; i < rows->n_rows; i++) {
+        kv_rows_key(rows, i, s->row);
+        turn(s, s->row, s->turned);
+        for (int32_t c = 0; c < s->n_part; c++) s->part[(size_t)c * (size_t)s->cap + (size_t)i] = s->turned[c];
+    }
+    s->n_rows = rows->n_rows;
+    return KV_OK;
+}
+
+static enum kv_status infinigen_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
+{
+    choose_columns(s, rows, prefill_q, n_prefill_q);
+    return index_rows(s, rows, 0);
+}
+
+static enum kv_status infinigen_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
+{
+    if (from != s->n_rows || rows->n_rows < from) return KV_STALE_INDEX;
+    if (!s->based) return infinigen_build(s, rows, NULL, 0);
+    return index_rows(s, rows, from);
+}
+
+static enum kv_status infinigen_drop(struct kv_selector *s, int32_t to)
+{
+    if (to < 0) return KV_BAD_ARGUMENT;
+    if (to < s->n_rows) s->n_rows = to;
+    return KV_OK;
+}
+
+static int32_t infinigen_covered(const struct kv_selector *s) { return s->n_rows; }
+
+/* Partial logits of one head, and how many lie over max − alpha; at least one. */
+static int32_t rehearse(struct kv_selector *s, const struct kv_rows *rows, const float *q, double alpha, float *score)
+{
+    int32_t n = rows->n_rows, count = 0;
+    float top = -INFINITY;
+    turn(s, q, s->turned);
+    memset(score, 0, (size_t)n * sizeof *score);
+    for (int32_t c = 0; c < s->n_part; c++) {
+        const float *k = s->part + (size_t)c * (size_t)s->cap;
+        float w = s->turned[c] * rows->scale;
+        for (int32_t t = 0; t < n; t++) score[t] += w * k[t];
+    }
+    for (int32_t t = 0; t < n; t++)
+        if (score[t] > top) top = score[t];
+    for (int32_t t = 0; t < n; t++) count += !((double)score[t] <= (double)top - alpha); /* what is not a number is wanted */
+    return count > 0 ? count : 1;
+}
+
+static enum kv_status infinigen_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
+                                      int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger)
+{
+    int32_t n = rows->n_rows;
+    enum kv_status status = kv_selection_open(rows, s->n_rows, s->group, support, n_blocks, estimated_omitted_mass, ledger);
+    if (status != KV_OK || n == 0) return status;
+    int64_t cap = (int64_t)s->cap_rows << (widen ? 1 : 0), total = 0;
+    double alpha = widen ? 2 * s->alpha : s->alpha;
+    for (int32_t g = 0; g < s->group; g++) {
+        s->count[g] = rehearse(s, rows, q + (size_t)g * (size_t)s->d_head, alpha, s->score + (size_t)g * (size_t)s->cap);
+        total += s->count[g];
+    }
+    for (int32_t g = 0; g < s->group; g++) {
+        uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
+        const float *score = s->score + (size_t)g * (size_t)s->cap;
+        int64_t want = s->equalise ? total / s->group : s->count[g];
+        if (want > cap) want = cap;
+        for (int32_t t = 0; t < n; t++) s->key[t] = kv_rank_key(score[t], (uint32_t)t);
+        kv_rank_select(s->key, (size_t)n, (size_t)want);
+        for (int64_t i = 0; i < want; i++) {
+            kv_mask_set(mask, (int32_t)kv_rank_index(s->key[i]));
+            kv_trace_choose(ledger, g, (int32_t)kv_rank_index(s->key[i]));
+        }
+        kv_mask_set(mask, n - 1);
+        kv_trace_scores(ledger, g, score, n, n);
+        ledger->units += (uint64_t)want;
+    }
+    ledger->candidates = (uint64_t)total;
+    ledger->candidate_bytes = (uint64_t)n * (uint64_t)s->n_part * sizeof(float);
+    ledger->selector_macs = (uint64_t)n * (uint64_t)s->n_part * (uint64_t)s->group + (uint64_t)s->group * (uint64_t)s->n_part * (uint64_t)s->d_head;
+    ledger->index_bytes = ledger->candidate_bytes + (uint64_t)s->n_part * (uint64_t)s->d_head * sizeof(float);
+    kv_ledger_support(ledger, rows, support, n_blocks, NULL);
+    return KV_OK;
+}
+
+const struct kv_selector_method kv_selector_infinigen = {
+    .name = "infinigen", .params = kv_selector_infinigen_params, .n_params = N_PARAMS, .dense_layers = 2, .per_q_head = true,
+    .create = infinigen_create, .destroy = infinigen_destroy, .build = infinigen_build, .append = infinigen_append, .drop = infinigen_drop,
+    .query = infinigen_query, .covered = infinigen_covered,
+};
