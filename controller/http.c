@@ -27,6 +27,7 @@ struct kv_http {
     struct kv_http_auth *auth;
     const struct kv_http_route *routes;
     void *app;
+    enum kv_status (*ready)(void *app, struct kv_error *err);
     void (*log)(void *app, const struct kv_http_request *r);
     size_t max_body;
     int64_t idle_us, upload_us;
@@ -194,7 +195,7 @@ static enum kv_status find_route(struct kv_http *h, struct kv_http_request *r, s
         kv_hint(err, "use %s", allow);
         return st;
     }
-    static const struct kv_http_route asset = {"GET", "", KV_RIGHT_NONE, KV_ROUTE_OPEN, kv_http_reply_asset};
+    static const struct kv_http_route asset = {"GET", "", KV_RIGHT_NONE, KV_ROUTE_OPEN | KV_ROUTE_EARLY, kv_http_reply_asset, NULL};
     if (!strcmp(method, "GET") && !is_api(r->path)) return r->route = &asset, KV_OK;
     enum kv_status st = kv_fail(err, KV_NOT_FOUND, "path", "no route is named %.120s", r->path);
     kv_hint(err, "GET /api/v1/openapi.json describes the routes");
@@ -297,6 +298,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
     set_deadline(h, mc, 0);
     enum kv_status st = KV_OK;
     if (r->body_bytes > h->max_body) st = kv_fail(&err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", h->max_body);
+    if (!st && !(r->route->flags & KV_ROUTE_EARLY)) st = h->ready(h->app, &err);
     if (!st && r->route->flags & KV_ROUTE_JSON) st = parse_body(r, &err);
     if (!st) st = r->route->handle(r, &err);
     if (st && !r->status) kv_http_reply_error(r, &err);
@@ -398,6 +400,7 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
     h->listener = -1;
     h->routes = o->routes;
     h->app = o->app;
+    h->ready = o->ready;
     h->log = o->log;
     h->max_body = c->max_body;
     h->idle_us = c->idle_timeout_s * 1000000;

@@ -31,18 +31,24 @@ struct kv_http_request {
 /* Either replies and returns OK, or fills err and returns its status, which becomes the error reply. */
 typedef enum kv_status (*kv_http_handler)(struct kv_http_request *r, struct kv_error *err);
 
-enum { KV_ROUTE_JSON = 1 /* parse the body */, KV_ROUTE_OPEN = 2 /* needs no right */ };
+enum {
+    KV_ROUTE_JSON = 1,  /* parse the body */
+    KV_ROUTE_OPEN = 2,  /* needs no right */
+    KV_ROUTE_EARLY = 4  /* served before `ready` says so */
+};
 struct kv_http_route {
     const char *method, *path; /* "/api/v1/rollouts/{id}/{verb}" */
     unsigned right;            /* of enum kv_right */
     unsigned flags;
     kv_http_handler handle;
+    const char *summary; /* for the description of the API */
 };
 
 struct kv_http_options {
     const struct kv_config *config; /* read during create only */
     const struct kv_http_route *routes; /* ends with a NULL method; outlives the server */
     void *app;
+    enum kv_status (*ready)(void *app, struct kv_error *err); /* asked before every handler that is not early */
     void (*log)(void *app, const struct kv_http_request *r); /* after each request; may be NULL */
 };
 

@@ -1,0 +1,181 @@
+/* api.c — the route table, and the routes that belong to no other file: health, status, history, events, description. */
+#include "controller/api.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kv_status kv_api_ready(void *app, struct kv_error *err)
+{
+    struct kv_app *a = app;
+    return a->ready ? KV_OK : kv_fail(err, KV_DRAINING, "server", a->draining ? "the server is draining" : "the server is still starting");
+}
+
+static KV_HANDLER(kv_api_healthz)
+{
+    return kv_http_reply_text(r, 200, "text/plain", "ok\n", 3, err);
+}
+
+static KV_HANDLER(kv_api_readyz)
+{
+    struct kv_app *a = r->app;
+    enum kv_status st = kv_api_ready(a, err);
+    if (st) return st;
+    return a->draining ? kv_fail(err, KV_DRAINING, "server", "the server is draining") : kv_http_reply_text(r, 200, "text/plain", "ready\n", 6, err);
+}
+
+static KV_HANDLER(kv_api_status)
+{
+    return kv_http_reply_json(r, 200, kv_api_status_json(r->app), err);
+}
+
+static KV_HANDLER(kv_api_pipelines)
+{
+    return kv_http_reply_json(r, 200, kv_api_pipelines_json(), err);
+}
+
+static KV_HANDLER(kv_api_tiers)
+{
+    return kv_http_reply_json(r, 200, kv_api_tiers_json(r->app), err);
+}
+
+static KV_HANDLER(kv_api_openapi)
+{
+    return kv_http_reply_json(r, 200, kv_api_openapi_json(), err);
+}
+
+static KV_HANDLER(kv_api_history)
+{
+    int64_t seconds;
+    enum kv_status st = kv_http_query_int(r, "seconds", 300, 1, KV_HISTORY_POINTS, &seconds, err);
+    struct kv_history_point *p = st ? NULL : calloc(KV_HISTORY_POINTS, sizeof *p);
+    if (st) return st;
+    if (!p) return kv_fail(err, KV_OUT_OF_MEMORY, "history", "no memory for the history");
+    int32_t n = kv_control_history(((struct kv_app *)r->app)->control, (int32_t)seconds, p);
+    json_t *t = json_array(), *rate = json_array(), *p50 = json_array(), *p99 = json_array(), *mass = json_array(), *stage = json_array();
+    for (int32_t i = 0; i < n; i++) {
+        json_array_append_new(t, json_real((double)(p[i].at_us / 1000) / 1000));
+        json_array_append_new(rate, kv_real_json(p[i].tokens_per_s));
+        json_array_append_new(p50, kv_real_json(p[i].tpot_p50_ms));
+        json_array_append_new(p99, kv_real_json(p[i].tpot_p99_ms));
+        json_array_append_new(mass, kv_real_json(p[i].omitted_mass));
+        json_array_append_new(stage, json_string(kv_stage_name(p[i].stage)));
+    }
+    free(p);
+    return kv_http_reply_json(r, 200, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "t", t, "tokens_per_s", rate, "tpot_p50_ms", p50, "tpot_p99_ms", p99, "omitted_mass", mass,
+                                                "stage", stage), err);
+}
+
+static KV_HANDLER(kv_api_events)
+{
+    struct kv_app *app = r->app;
+    const char *last = kv_http_header(r, "Last-Event-ID");
+    struct kv_event_reader *reader = kv_events_open(app->events, last ? strtoull(last, NULL, 10) : 0);
+    if (!reader) {
+        kv_fail(err, KV_QUEUE_FULL, "events", "%d event streams are open already", (int)app->config->max_event_streams);
+        kv_hint(err, "close one, or raise http.max_event_streams");
+        return KV_QUEUE_FULL;
+    }
+    return kv_http_reply_stream(r, "text/event-stream", &(struct kv_http_stream){kv_events_read, kv_events_close, reader}, err);
+}
+
+/* ---------------------------------------------------------------- what feeds the events */
+
+void kv_api_on_control(void *arg, enum kv_control_event what, uint64_t rollout, const char *line)
+{
+    struct kv_app *app = arg;
+    if (what == KV_EVENT_LOG || (what == KV_EVENT_POLICY && line)) kv_log(KV_LOG_INFO, "%s", line ? line : "");
+    if (what != KV_EVENT_ROLLOUT || !app->control) return;
+    struct kv_rollout_view *v = calloc(1, sizeof *v);
+    if (v && !kv_control_rollout(app->control, rollout, v, NULL)) kv_events_post(app->events, "rollout", kv_api_rollout_json(v));
+    free(v);
+}
+
+void kv_api_on_row(void *arg, const struct kv_receipt_row *row)
+{
+    struct kv_app *app = arg;
+    kv_events_post(app->events, "receipt", kv_api_receipt_json(row));
+    if (row->r.reason != KV_OK && (int)row->r.kind == KV_RECEIPT_FAILURE) kv_events_post(app->events, "failure", kv_api_failure_json(row));
+}
+
+void kv_api_log(void *arg, const struct kv_http_request *r)
+{
+    struct kv_app *app = arg;
+    bool writes = !strcmp(r->method, "POST") && !strncmp(r->path, "/api/", 5);
+    kv_log(KV_LOG_DEBUG, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
+    if (!writes || !app->ready) return;
+    struct kv_receipt audit;
+    kv_receipt_init(&audit, KV_ROW_AUDIT, kv_realtime_us());
+    snprintf(audit.tenant, sizeof audit.tenant, "%s", r->who.name);
+    snprintf(audit.detail, sizeof audit.detail, "%s %.70s: %d", r->method, r->path, r->status);
+    if (!kv_store_post(app->store, &audit)) kv_log(KV_LOG_WARN, "the audit receipt of %s %s found the queue full", r->method, r->path);
+}
+
+/* ---------------------------------------------------------------- the table */
+
+#define VIEW KV_RIGHT_VIEWER
+#define OPERATE KV_RIGHT_OPERATOR
+const struct kv_http_route kv_api_routes[] = {
+    {"GET", "/healthz", 0, KV_ROUTE_OPEN | KV_ROUTE_EARLY, kv_api_healthz, "200 while the process lives"},
+    {"GET", "/readyz", 0, KV_ROUTE_OPEN | KV_ROUTE_EARLY, kv_api_readyz, "200 when it takes traffic"},
+    {"GET", "/metrics", VIEW, 0, kv_metrics, "Prometheus text"},
+    {"GET", "/v1/models", KV_RIGHT_INFER | VIEW, 0, kv_openai_models, "the model served"},
+    {"GET", "/v1/models/{model}", KV_RIGHT_INFER | VIEW, 0, kv_openai_model, "one model"},
+    {"POST", "/v1/completions", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_completions, "complete a prompt"},
+    {"POST", "/v1/chat/completions", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_chat, "answer a conversation"},
+    {"POST", "/tokenize", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_tokenize, "text to token ids"},
+    {"POST", "/detokenize", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_detokenize, "token ids to text"},
+    {"GET", "/api/v1/status", VIEW, 0, kv_api_status, "what is going on now"},
+    {"GET", "/api/v1/events", VIEW, 0, kv_api_events, "server-sent events: status, rollout, receipt, failure, log"},
+    {"GET", "/api/v1/metrics/history", VIEW, 0, kv_api_history, "one point a second"},
+    {"GET", "/api/v1/openapi.json", VIEW, 0, kv_api_openapi, "this description"},
+    {"GET", "/api/v1/pipelines", VIEW, 0, kv_api_pipelines, "the published pipelines and their parameters"},
+    {"GET", "/api/v1/tiers", VIEW, 0, kv_api_tiers, "tiers and per-layer times"},
+    {"GET", "/api/v1/sessions", VIEW, 0, kv_api_sessions, "sessions seen lately"},
+    {"GET", "/api/v1/failures", VIEW, 0, kv_api_failures, "receipts of failures, newest first"},
+    {"GET", "/api/v1/audit", VIEW, 0, kv_api_receipts, "receipts of operators' writes, newest first"},
+    {"GET", "/api/v1/receipts", VIEW, 0, kv_api_receipts, "receipts, newest first"},
+    {"GET", "/api/v1/receipts/verify", VIEW, 0, kv_api_verify, "recompute the receipt chain"},
+    {"GET", "/api/v1/receipts/{id}", VIEW, 0, kv_api_receipt, "one receipt and what it rests on"},
+    {"GET", "/api/v1/policies", VIEW, 0, kv_api_policies, "active policies"},
+    {"POST", "/api/v1/policies/check", OPERATE, KV_ROUTE_JSON, kv_api_policy_check, "check a policy without activating it"},
+    {"GET", "/api/v1/policies/{kind}", VIEW, 0, kv_api_policy, "one active policy with its source"},
+    {"POST", "/api/v1/policies/{kind}/activate", OPERATE, KV_ROUTE_JSON, kv_api_policy_activate, "check and activate a policy"},
+    {"GET", "/api/v1/rollouts", VIEW, 0, kv_api_rollouts_list, "rollouts, newest first"},
+    {"POST", "/api/v1/rollouts", OPERATE, KV_ROUTE_JSON, kv_api_rollouts_create, "create a candidate; it starts at OFF"},
+    {"POST", "/api/v1/freeze", OPERATE, KV_ROUTE_JSON, kv_api_freeze, "freeze releases, or let them go on"},
+    {"GET", "/api/v1/rollouts/{id}", VIEW, 0, kv_api_rollouts_show, "one rollout with its gates and transitions"},
+    {"GET", "/api/v1/rollouts/{id}/history", VIEW, 0, kv_api_rollouts_history, "every transition with its receipt"},
+    {"POST", "/api/v1/rollouts/{id}/{verb}", OPERATE, KV_ROUTE_JSON, kv_api_rollouts_verb, "advance, pause, resume, ramp, skip, abort, rollback or retry"},
+    {0},
+};
+
+/* ---------------------------------------------------------------- description */
+
+static json_t *parameters_of(const char *path)
+{
+    json_t *list = json_array();
+    for (const char *p = path; (p = strchr(p, '{')); p++) {
+        const char *end = strchr(p, '}');
+        json_array_append_new(list, json_pack("{s:s#, s:s, s:b, s:{s:s}}", "name", p + 1, (int)(end - p - 1), "in", "path", "required", 1, "schema", "type", "string"));
+    }
+    return list;
+}
+
+json_t *kv_api_openapi_json(void)
+{
+    json_t *paths = json_object();
+    for (const struct kv_http_route *t = kv_api_routes; t->method; t++) {
+        json_t *path = json_object_get(paths, t->path);
+        char method[8] = "";
+        if (!path) json_object_set_new(paths, t->path, path = json_object());
+        for (size_t i = 0; t->method[i] && i < sizeof method - 1; i++) method[i] = (char)(t->method[i] | 0x20);
+        json_t *op = json_pack("{s:s, s:o, s:{s:{s:s}, s:{s:s}}}", "summary", t->summary, "parameters", parameters_of(t->path), "responses", "200", "description", "done", "default",
+                               "description", "an error: {\"error\":{\"code\",\"message\",\"param\",\"hint\"}}");
+        if (t->flags & KV_ROUTE_JSON) json_object_set_new(op, "requestBody", json_pack("{s:{s:{s:{s:s}}}}", "content", "application/json", "schema", "type", "object"));
+        json_object_set_new(op, "security", t->flags & KV_ROUTE_OPEN ? json_array() : json_pack("[{s:[]}]", "token"));
+        json_object_set_new(path, method, op);
+    }
+    return json_pack("{s:s, s:{s:s, s:s}, s:{s:{s:{s:s, s:s}}}, s:o}", "openapi", "3.1.0", "info", "title", "Kvasir", "version", KVASIR_VERSION, "components", "securitySchemes", "token",
+                     "type", "http", "scheme", "bearer", "paths", paths);
+}

@@ -1,0 +1,141 @@
+/* metrics_text.c — GET /metrics: Prometheus text of the status snapshot. Labels are bounded: tiers, stages, policy kinds, gates of the live rollout. */
+#include "controller/api.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct page {
+    FILE *f;
+    char *at;
+    size_t n;
+};
+
+static void head(struct page *p, const char *name, const char *type, const char *help)
+{
+    fprintf(p->f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void counter(struct page *p, const char *name, const char *help, uint64_t v)
+{
+    head(p, name, "counter", help);
+    fprintf(p->f, "%s %llu\n", name, (unsigned long long)v);
+}
+
+static void gauge(struct page *p, const char *name, const char *help, double v)
+{
+    if (isnan(v)) return; /* not measured yet: absent, not zero */
+    head(p, name, "gauge", help);
+    fprintf(p->f, "%s %.10g\n", name, v);
+}
+
+static void engine_metrics(struct page *p, const struct kv_engine_stats *e)
+{
+    gauge(p, "kvasir_requests_active", "requests being decoded", e->active);
+    gauge(p, "kvasir_requests_queued", "requests waiting", e->queued);
+    gauge(p, "kvasir_requests_recomputing", "sequences recomputed after a rollback", e->recomputing);
+    counter(p, "kvasir_requests_total", "requests admitted", e->requests);
+    counter(p, "kvasir_requests_finished_total", "requests finished", e->finished);
+    counter(p, "kvasir_requests_cancelled_total", "requests cancelled", e->cancelled);
+    counter(p, "kvasir_requests_rejected_total", "requests refused", e->rejected);
+    counter(p, "kvasir_prompt_tokens_total", "prompt tokens taken in", e->prompt_tokens);
+    counter(p, "kvasir_published_tokens_total", "tokens published", e->published_tokens);
+    counter(p, "kvasir_exact_tokens_total", "tokens published under the exact contract", e->exact_tokens);
+    counter(p, "kvasir_approximate_tokens_total", "tokens published under the approximate contract", e->approximate_tokens);
+    counter(p, "kvasir_exact_mismatches_total", "exact units whose bits differed from the baseline's", e->exact_mismatches);
+    counter(p, "kvasir_illegal_fallbacks_total", "fallbacks the contract forbids, refused", e->illegal_fallbacks);
+    counter(p, "kvasir_tenant_failures_total", "rows asked for under another tenant, refused", e->tenant_failures);
+    counter(p, "kvasir_allocation_failures_total", "allocations that failed", e->allocation_failures);
+    counter(p, "kvasir_full_fallbacks_total", "steps that fell back to a full exact fetch", e->full_fallbacks);
+    counter(p, "kvasir_widened_total", "selections widened once", e->widened);
+    counter(p, "kvasir_shadow_units_total", "shadowed units measured", e->units_sampled);
+    counter(p, "kvasir_shadow_units_dropped_total", "shadowed units dropped by the bounded queue", e->units_dropped);
+    counter(p, "kvasir_samples_dropped_total", "measurements dropped by the bounded ring", e->samples_dropped);
+}
+
+static void tier_metrics(struct page *p, const struct kv_engine_stats *e)
+{
+    static const struct { const char *name, *type, *help; size_t offset; } rows[] = {
+#define ROW(name, type, help, field) {"kvasir_tier_" name, type, help, offsetof(struct kv_tier_stats, field)}
+        ROW("capacity_bytes", "gauge", "cap of the tier", capacity_bytes), ROW("used_bytes", "gauge", "bytes in use", used_bytes),
+        ROW("staging_bytes", "gauge", "bytes of staging slots", staging_bytes), ROW("hits_total", "counter", "blocks found", hits),
+        ROW("misses_total", "counter", "blocks not found", misses), ROW("read_bytes_total", "counter", "bytes that came in", bytes_in),
+        ROW("written_bytes_total", "counter", "bytes that went out", bytes_out), ROW("transfers_in_flight", "gauge", "transfers under way", transfers_in_flight),
+        ROW("failures_total", "counter", "transfers that failed", failures),
+#undef ROW
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        head(p, rows[i].name, rows[i].type, rows[i].help);
+        for (int32_t t = 0; t < e->n_tiers; t++)
+            fprintf(p->f, "%s{tier=\"%s\",emulated=\"%s\"} %llu\n", rows[i].name, e->tier[t].name, e->tier[t].emulated ? "true" : "false",
+                    (unsigned long long)*(const uint64_t *)((const char *)&e->tier[t] + rows[i].offset));
+    }
+}
+
+static void release_metrics(struct page *p, const struct kv_status_view *v)
+{
+    head(p, "kvasir_release_stage", "gauge", "1 at the stage of the release");
+    for (int s = 0; s < KV_STAGES; s++) fprintf(p->f, "kvasir_release_stage{stage=\"%s\"} %d\n", kv_stage_name((enum kv_stage)s), (int)v->stage == s);
+    gauge(p, "kvasir_release_fraction_ratio", "share of eligible sessions on the candidate", v->fraction);
+    gauge(p, "kvasir_release_epoch", "epoch of the release word", (double)v->epoch);
+    gauge(p, "kvasir_release_latched", "1 when rolled back", v->latched);
+    gauge(p, "kvasir_release_frozen", "1 when releases are frozen", v->frozen);
+    gauge(p, "kvasir_omitted_mass_ratio", "mean omitted attention mass of the candidate", v->omitted_mass_mean);
+    gauge(p, "kvasir_omitted_mass_upper_ratio", "its upper confidence bound", v->omitted_mass_upper);
+    gauge(p, "kvasir_tokens_per_second", "published tokens a second, last ten seconds", v->tokens_per_s);
+    gauge(p, "kvasir_tpot_p50_seconds", "time per token, median, last ten seconds", v->tpot_p50_ms / 1000);
+    gauge(p, "kvasir_tpot_p99_seconds", "time per token, 99th percentile, last ten seconds", v->tpot_p99_ms / 1000);
+    gauge(p, "kvasir_ttft_p50_seconds", "time to first token, median, last ten seconds", v->ttft_p50_ms / 1000);
+    gauge(p, "kvasir_exposed_stall_seconds", "transfer wait exposed to compute, last ten seconds", v->stall_ms / 1000);
+}
+
+static void gate_metrics(struct page *p, struct kv_control *control, uint64_t rollout)
+{
+    struct kv_rollout_view *v = rollout ? calloc(1, sizeof *v) : NULL;
+    if (v && !kv_control_rollout(control, rollout, v, NULL)) {
+        head(p, "kvasir_gate_verdict", "gauge", "1 for the gate's verdict in the live rollout");
+        for (int32_t i = 0; i < v->n_gates; i++)
+            fprintf(p->f, "kvasir_gate_verdict{gate=\"%s\",verdict=\"%s\"} 1\n", v->gates[i].metric, kv_verdict_name(v->gates[i].verdict));
+    }
+    free(v);
+}
+
+static void policy_metrics(struct page *p, struct kv_app *app)
+{
+    struct kv_policy_view v[KV_POLICY_KINDS];
+    kv_control_policies(app->control, v);
+    head(p, "kvasir_policy_faults_total", "counter", "policy calls that failed; the exact baseline's answer was taken");
+    for (int i = 0; i < KV_POLICY_KINDS; i++) fprintf(p->f, "kvasir_policy_faults_total{kind=\"%s\"} %llu\n", kv_policy_kind_name(v[i].kind), (unsigned long long)v[i].faults);
+}
+
+KV_HANDLER(kv_metrics)
+{
+    struct kv_app *app = r->app;
+    struct page p = {0};
+    struct kv_status_view *v = calloc(1, sizeof *v);
+    if (!v || !(p.f = open_memstream(&p.at, &p.n))) {
+        free(v);
+        return kv_fail(err, KV_OUT_OF_MEMORY, "metrics", "no memory for the page");
+    }
+    kv_control_status(app->control, v);
+    head(&p, "kvasir_build_info", "gauge", "version and instruction set");
+    fprintf(p.f, "kvasir_build_info{version=\"%s\",isa=\"%s\"} 1\n", KVASIR_VERSION, kv_engine_isa(app->engine));
+    gauge(&p, "kvasir_uptime_seconds", "time since start", (double)(kv_monotonic_us() - app->started_us) / 1e6);
+    engine_metrics(&p, &v->engine);
+    tier_metrics(&p, &v->engine);
+    release_metrics(&p, v);
+    gate_metrics(&p, app->control, v->rollout);
+    policy_metrics(&p, app);
+    gauge(&p, "kvasir_http_connections", "open connections", kv_http_connections(app->http));
+    gauge(&p, "kvasir_event_readers", "open event streams", kv_events_readers(app->events));
+    counter(&p, "kvasir_receipts_total", "receipts in the store", v->store.receipts);
+    gauge(&p, "kvasir_receipts_queued", "receipts waiting to be written", (double)v->store.queued);
+    counter(&p, "kvasir_receipts_refused_total", "receipts that found the queue full; admission waited for them", v->store.refused);
+    gauge(&p, "kvasir_store_ok", "1 while receipts can be written", v->store.ok);
+    gauge(&p, "kvasir_store_bytes", "size of the database", (double)v->store.bytes);
+    free(v);
+    fclose(p.f);
+    enum kv_status st = kv_http_reply_text(r, 200, "text/plain; version=0.0.4", p.at, p.n, err);
+    free(p.at);
+    return st;
+}
