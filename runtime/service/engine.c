@@ -1,0 +1,218 @@
+/* engine.c — the engine functions of kvasir.h: made and ended, fed by submit, steered by install, rollback and rearm. */
+#include "runtime/service/engine.h"
+
+#include "runtime/evaluate/shadow.h"
+#include "runtime/service/fallback.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_HOST_BYTES (UINT64_C(1) << 30)
+#define DEFAULT_OMITTED_MASS 0.1
+
+void kv_engine_config_default(struct kv_engine_config *c)
+{
+    *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .host_bytes = DEFAULT_HOST_BYTES,
+                                   .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256,
+                                   .shadow_fraction = 0.02, .shadow_queue = 64};
+}
+
+/* ---------------------------------------------------------------- the decode thread */
+
+static bool idle(const struct kv_engine *e)
+{
+    return e->n_live == 0 && e->queue_n == 0 && !atomic_load(&e->stopping);
+}
+
+static void sleep_until_work(struct kv_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->live_seen = e->n_live;
+    if (e->n_live == 0 && e->queue_n == 0) pthread_cond_broadcast(&e->wake);
+    while (idle(e) && e->pending_n == 0) pthread_cond_wait(&e->wake, &e->lock);
+    if (e->n_live == 0 && !atomic_load(&e->stopping)) { /* receipts wait for their sink: try again shortly */
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (e->pending_n) pthread_cond_timedwait(&e->wake, &e->lock, &until);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void *decode(void *arg)
+{
+    struct kv_engine *e = arg;
+    kv_numerics_enter();
+    e->window_began_us = kv_engine_now_us();
+    for (;;) {
+        kv_scheduler_begin(e);
+        if (kv_scheduler_choose(e)) {
+            kv_engine_step(e);
+            kv_report_stats(e);
+            continue;
+        }
+        kv_report_stats(e);
+        if (atomic_load(&e->stopping) && e->n_live == 0) return NULL;
+        sleep_until_work(e);
+    }
+}
+
+/* ---------------------------------------------------------------- create and destroy */
+
+static enum kv_status check_config(const struct kv_engine_config *c, const struct kv_model_info *m, struct kv_error *err)
+{
+    const struct { const char *name; int64_t value, min, max; } limits[] = {
+        {"n_threads", c->n_threads, 0, 256}, {"max_sequences", c->max_sequences, 1, 4096}, {"max_queue", c->max_queue, 1, 1 << 20},
+        {"context_length", c->context_length, 0, m->context_length}, {"iteration_us", c->iteration_us, 1000, INT32_MAX},
+        {"prefill_chunk", c->prefill_chunk, 1, 8192}, {"shadow_queue", c->shadow_queue, 1, 65536}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (limits[i].value < limits[i].min || limits[i].value > limits[i].max)
+            return kv_fail(err, KV_BAD_ARGUMENT, limits[i].name, "%s is %lld and must lie in %lld to %lld", limits[i].name,
+                           (long long)limits[i].value, (long long)limits[i].min, (long long)limits[i].max);
+    if (!(c->shadow_fraction >= 0 && c->shadow_fraction <= 1))
+        return kv_fail(err, KV_BAD_ARGUMENT, "shadow_fraction", "shadow_fraction must lie in 0 to 1");
+    return KV_OK;
+}
+
+static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
+{
+    const struct kv_weights *w = e->weights;
+    const struct kv_engine_config *c = &e->config;
+    enum kv_status s = kv_workers_create(c->n_threads, &e->workers);
+    if (s != KV_OK) return kv_fail(err, s, "n_threads", "the kernel workers could not be started");
+    s = kv_arena_create(kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head), c->host_bytes, &e->arena);
+    if (s != KV_OK) return kv_fail(err, s, "tiers.host.capacity_bytes", "the host arena of %llu bytes could not be had", (unsigned long long)c->host_bytes);
+    struct kv_placement_config p = {w->n_layers, w->n_kv_heads, w->d_head, KV_ROW_TYPE, c->device_bytes, c->link_bytes_per_second, c->link_latency_us};
+    s = kv_placement_ctx_create(&p, &e->placements, err);
+    if (s != KV_OK) return s;
+    s = kv_transformer_create(w, e->workers, e->placements, c->prefill_chunk + c->max_sequences, c->max_sequences, e->context_length, &e->transformer);
+    if (s != KV_OK) return kv_fail(err, s, "prefill_chunk", "the buffers of a step could not be had");
+    size_t n = (size_t)kv_workers_count(e->workers), live = (size_t)c->max_sequences;
+    size_t group = (size_t)(w->n_q_heads / w->n_kv_heads);
+    e->shadow_doubles = kv_shadow_scratch_doubles(e->context_length, w->d_head);
+    e->queue = calloc((size_t)c->max_queue, sizeof *e->queue);
+    e->live = calloc(live, sizeof *e->live);
+    e->items = calloc(live, sizeof *e->items);
+    e->finish = calloc(live, sizeof *e->finish);
+    e->committed = calloc(live, sizeof *e->committed);
+    e->jobs = calloc((size_t)c->shadow_queue, sizeof *e->jobs);
+    e->ring = calloc(KV_SAMPLE_RING, sizeof *e->ring);
+    e->pending = calloc(KV_RECEIPT_RING, sizeof *e->pending);
+    e->timings_out = calloc((size_t)w->n_layers, sizeof *e->timings_out);
+    e->samplers = calloc(n, sizeof *e->samplers);
+    e->shadow_scratch = calloc(n, sizeof *e->shadow_scratch);
+    e->shadow_output = calloc(n, sizeof *e->shadow_output);
+    e->backlog = kv_backlog_create();
+    bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->timings_out &&
+              e->samplers && e->shadow_scratch && e->shadow_output && e->backlog;
+    for (size_t i = 0; ok && i < n; i++) {
+        e->shadow_scratch[i] = calloc(e->shadow_doubles, sizeof(double));
+        e->shadow_output[i] = calloc(group * (size_t)w->d_head, sizeof(float));
+        ok = e->shadow_scratch[i] && e->shadow_output[i] && kv_sampler_create(e->info->n_vocab, &e->samplers[i]) == KV_OK;
+    }
+    return ok ? KV_OK : kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory for the engine's tables");
+}
+
+static enum kv_status start_thread(struct kv_engine *e, struct kv_error *err)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    /* A rollback may run in a signal handler and waits for the decode thread, which must therefore never run one. */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    e->started = pthread_create(&e->thread, NULL, decode, e) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return e->started ? KV_OK : kv_fail(err, KV_OUT_OF_MEMORY, "engine", "the decode thread could not be started");
+}
+
+enum kv_status kv_engine_create(struct kv_model *m, const struct kv_engine_config *c, struct kv_engine **out, struct kv_error *err)
+{
+    *out = NULL;
+    const struct kv_weights *w = kv_model_weights(m);
+    enum kv_status s = check_config(c, kv_model_info(m), err);
+    if (s != KV_OK) return s;
+    struct kv_engine *e = calloc(1, sizeof *e);
+    if (!e) return kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory for the engine");
+    e->config = *c;
+    if (!e->config.host_bytes) e->config.host_bytes = DEFAULT_HOST_BYTES;
+    e->model = m;
+    e->info = kv_model_info(m);
+    e->weights = w;
+    e->shape = (struct kv_sequence_shape){w->n_layers, w->n_q_heads, w->n_kv_heads, w->d_head};
+    e->context_length = c->context_length ? c->context_length : e->info->context_length;
+    e->resident = kv_placement_find("resident");
+    kv_fallback_source_table(&e->gate.table);
+    e->gate.max_omitted_mass = DEFAULT_OMITTED_MASS;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    s = create_parts(e, err);
+    if (s == KV_OK) s = start_thread(e, err);
+    if (s != KV_OK) return kv_engine_destroy(e), s;
+    *out = e;
+    return KV_OK;
+}
+
+static bool busy(const struct kv_engine *e)
+{
+    return e->queue_n > 0 || e->live_seen > 0;
+}
+
+void kv_engine_drain(struct kv_engine *e, int32_t timeout_ms)
+{
+    atomic_store(&e->draining, true);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + (int64_t)timeout_ms % 1000 * 1000000;
+    until.tv_sec += timeout_ms / 1000 + ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    pthread_mutex_lock(&e->lock);
+    while (busy(e) && pthread_cond_timedwait(&e->wake, &e->lock, &until) == 0) continue;
+    pthread_mutex_unlock(&e->lock);
+    atomic_store(&e->cancel_all, true);
+}
+
+void kv_engine_destroy(struct kv_engine *e)
+{
+    if (!e) return;
+    if (e->started) {
+        atomic_store(&e->draining, true);
+        atomic_store(&e->cancel_all, true);
+        pthread_mutex_lock(&e->lock);
+        atomic_store(&e->stopping, true);
+        pthread_cond_broadcast(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    kv_transformer_destroy(e->transformer);
+    kv_placement_ctx_destroy(e->placements);
+    kv_arena_destroy(e->arena);
+    int32_t n = e->workers ? kv_workers_count(e->workers) : 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (e->samplers) kv_sampler_destroy(e->samplers[i]);
+        if (e->shadow_scratch) free(e->shadow_scratch[i]);
+        if (e->shadow_output) free(e->shadow_output[i]);
+    }
+    kv_workers_destroy(e->workers);
+    kv_backlog_unref(e->backlog);
+    void *all[] = {e->queue, e->live, e->items, e->finish, e->committed, e->jobs, e->ring, e->pending, e->timings_out, e->samplers,
+                   e->shadow_scratch, e->shadow_output};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    pthread_cond_destroy(&e->wake);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+const char *kv_engine_isa(const struct kv_engine *e)
+{
+    (void)e;
+    return kv_kernels()->isa;
+}
+
+void kv_numerics_id(uint8_t out[32])
+{
+    uint8_t bytes[65536];
+    kv_numerics_enter();
+    kv_sha256(bytes, kv_numerics_selftest(kv_kernels(), bytes, sizeof bytes), out);
+}

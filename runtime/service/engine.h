@@ -1,0 +1,133 @@
+/* engine.h — the inside of struct kv_engine, shared by the files of the service: engine.c (public functions), scheduler.c (who
+ * runs), engine_step.c (run, gate, sample, publish), sequence_gate.c and sequence_shadow.c (per head), engine_report.c (facts out).
+ *
+ * Ownership: fields under `lock` are shared with submitting and control threads; atomics are for anybody; all else belongs to the
+ * decode thread once it runs. */
+#ifndef KV_ENGINE_H
+#define KV_ENGINE_H
+
+#include "runtime/model/transformer.h"
+#include "runtime/service/publication.h"
+#include "runtime/service/sequence.h"
+
+#include <pthread.h>
+
+enum { KV_SAMPLE_RING = 8192, KV_RECEIPT_RING = 256 };
+
+struct kv_assignment { /* what the control thread installed; epoch as in the release word */
+    uint64_t epoch;
+    struct kv_candidate candidate; /* id 0: none */
+    const struct kv_placement *placement;
+    const struct kv_selector_method *method; /* NULL: dense */
+    bool shadow;
+};
+
+struct kv_gate {
+    struct kv_fallback_table table;
+    double max_omitted_mass;
+};
+
+struct kv_shadow_job { /* one sampled unit of the layer in work */
+    struct kv_step_item *item;
+    int32_t kv_head;
+    bool served; /* of a candidate that serves; else beside the baseline */
+    enum kv_status status;
+    struct kv_sample sample;
+};
+
+struct kv_engine {
+    struct kv_engine_config config;
+    struct kv_model *model;
+    const struct kv_model_info *info;
+    const struct kv_weights *weights;
+    struct kv_sequence_shape shape;
+    int32_t context_length;
+    struct kv_workers *workers;
+    struct kv_placement_ctx *placements;
+    const struct kv_placement *resident;
+    struct kv_arena *arena;
+    struct kv_transformer *transformer;
+    struct kv_backlog *backlog;
+    pthread_t thread;
+    bool started;
+
+    struct kv_publication publication;
+    _Atomic int32_t candidate_live;  /* live sequences that a rollback sends back */
+    _Atomic int32_t recomputing;     /* raised before candidate_live falls, so that their sum never misses one */
+    _Atomic bool draining, stopping, cancel_all, hold; /* hold: receipts are backed up, admissions wait */
+    _Atomic uint64_t next_id;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;             /* decode thread: work arrived; others: it went idle */
+    struct kv_sequence **queue;      /* ring of max_queue */
+    int32_t queue_head, queue_n;
+    int32_t live_seen;               /* live sequences as of the last iteration, for drain */
+    struct kv_assignment assignment;
+    struct kv_gate gate_next;
+    bool gate_changed;
+    struct kv_engine_stats stats_out;
+    struct kv_layer_timing *timings_out; /* [n_layers] */
+    int32_t n_timings;
+
+    /* Decode thread. */
+    uint64_t word;                   /* release word of the iteration */
+    struct kv_assignment now;        /* assignment of the iteration */
+    struct kv_gate gate;
+    struct kv_sequence **live;       /* [max_sequences], by arrival */
+    int32_t n_live;
+    uint64_t reserved_bytes;
+    struct kv_step_item *items;      /* [max_sequences] */
+    int32_t n_items;
+    enum kv_finish *finish;          /* [max_sequences] of the step, by item */
+    bool *committed;                 /* [max_sequences] */
+    struct kv_step_hooks hooks;
+    struct kv_sampler **samplers;    /* [workers] */
+    double us_per_row;               /* of a prefill, moving average; 0 before the first */
+    int64_t iteration_began_us;
+    double last_iteration_us;
+    struct kv_engine_stats stats;
+    uint64_t window_tokens;
+    int64_t window_began_us;
+
+    /* Shadow. */
+    struct kv_shadow_job *jobs;      /* [shadow_queue] */
+    int32_t n_jobs, step_jobs, job_layer;
+    double **shadow_scratch;         /* [workers][shadow_doubles] */
+    size_t shadow_doubles;
+    float **shadow_output;           /* [workers][group × d_head] */
+
+    /* Facts out. */
+    struct kv_sample *ring;          /* [KV_SAMPLE_RING], one writer and one reader */
+    _Atomic uint64_t ring_head, ring_tail;
+    struct kv_receipt *pending;      /* [KV_RECEIPT_RING] that the sink refused so far */
+    int32_t pending_n, pending_head;
+};
+
+int64_t kv_engine_now_us(void); /* CLOCK_MONOTONIC */
+
+/* scheduler.c */
+void kv_scheduler_begin(struct kv_engine *e);        /* word, assignment, queue, cancellations, deadlines, admissions */
+int32_t kv_scheduler_choose(struct kv_engine *e);    /* fills items; 0: nothing to run */
+void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish, enum kv_status status);
+void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s);
+void kv_scheduler_sweep(struct kv_engine *e);        /* removes finished sequences from `live` */
+
+/* engine_step.c */
+void kv_engine_step(struct kv_engine *e);
+
+/* sequence_gate.c: the plan hook, worker threads */
+void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t layer, int32_t kv_head,
+                      const struct kv_attention *a, struct kv_head_plan *out);
+
+/* sequence_shadow.c: the attended hook */
+void kv_sequence_shadow(void *ctx, struct kv_step_item *const *items, int32_t n_items, int32_t layer);
+
+/* engine_report.c */
+void kv_report_sample(struct kv_engine *e, const struct kv_sample *s);
+void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_receipt_kind kind, enum kv_status reason, struct kv_receipt r);
+void kv_report_failure(struct kv_engine *e, struct kv_sequence *s, enum kv_status status, const char *detail);
+bool kv_report_flush(struct kv_engine *e);           /* retries refused receipts; false: some are left */
+void kv_report_stats(struct kv_engine *e);           /* publishes stats and timings */
+void kv_report_publication(struct kv_engine *e, struct kv_sequence *s); /* receipt of the tokens published since the last one */
+
+#endif

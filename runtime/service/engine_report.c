@@ -1,0 +1,144 @@
+/* engine_report.c — what leaves the decode thread besides tokens: samples, receipts, statistics. */
+#include "runtime/service/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+int64_t kv_engine_now_us(void)
+{
+    return kv_now_ns() / 1000;
+}
+
+static int64_t wall_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+void kv_report_sample(struct kv_engine *e, const struct kv_sample *s)
+{
+    uint64_t head = atomic_load_explicit(&e->ring_head, memory_order_relaxed);
+    if (head - atomic_load_explicit(&e->ring_tail, memory_order_acquire) >= KV_SAMPLE_RING) {
+        e->stats.samples_dropped++;
+        return;
+    }
+    struct kv_sample *to = &e->ring[head % KV_SAMPLE_RING];
+    *to = *s;
+    to->at_us = wall_us();
+    to->epoch = e->word & ~KV_LATCH;
+    atomic_store_explicit(&e->ring_head, head + 1, memory_order_release);
+}
+
+size_t kv_engine_samples(struct kv_engine *e, struct kv_sample *out, size_t cap)
+{
+    uint64_t tail = atomic_load_explicit(&e->ring_tail, memory_order_relaxed);
+    uint64_t head = atomic_load_explicit(&e->ring_head, memory_order_acquire);
+    size_t n = 0;
+    for (; n < cap && tail < head; n++, tail++) out[n] = e->ring[tail % KV_SAMPLE_RING];
+    atomic_store_explicit(&e->ring_tail, tail, memory_order_release);
+    return n;
+}
+
+bool kv_report_flush(struct kv_engine *e)
+{
+    const struct kv_receipt_sink *sink = &e->config.sink;
+    while (e->pending_n && sink->emit && sink->emit(sink->ctx, &e->pending[e->pending_head])) {
+        e->pending_head = (e->pending_head + 1) % KV_RECEIPT_RING;
+        e->pending_n--;
+    }
+    atomic_store(&e->hold, e->pending_n > 0);
+    return e->pending_n == 0;
+}
+
+void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_receipt_kind kind, enum kv_status reason, struct kv_receipt r)
+{
+    if (!e->config.sink.emit) return;
+    r.kind = kind;
+    r.reason = reason;
+    r.at_us = wall_us();
+    r.epoch = e->word & ~KV_LATCH;
+    if (s) {
+        r.request = s->id;
+        r.candidate = s->candidate;
+        r.contract = s->contract;
+        r.published = s->approximate ? KV_APPROXIMATE : KV_EXACT;
+        memcpy(r.tenant, s->tenant, sizeof r.tenant);
+        memcpy(r.session, s->session, sizeof r.session);
+    }
+    /* In order: nothing passes a receipt that waits. When even the waiting room is full the loss is counted as a failure. */
+    if (kv_report_flush(e) && e->config.sink.emit(e->config.sink.ctx, &r)) return;
+    if (e->pending_n == KV_RECEIPT_RING) {
+        e->stats.samples_dropped++;
+        return;
+    }
+    e->pending[(e->pending_head + e->pending_n++) % KV_RECEIPT_RING] = r;
+    atomic_store(&e->hold, true);
+}
+
+void kv_report_failure(struct kv_engine *e, struct kv_sequence *s, enum kv_status status, const char *detail)
+{
+    struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s ? s->cache.n_rows : -1};
+    snprintf(r.detail, sizeof r.detail, "%s", detail);
+    kv_report_receipt(e, s, KV_RECEIPT_FAILURE, status, r);
+    kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_FAILURE, .request = s ? s->id : 0, .candidate = s ? s->candidate : 0,
+                                            .layer = -1, .kv_head = -1, .status = status});
+}
+
+void kv_report_publication(struct kv_engine *e, struct kv_sequence *s)
+{
+    int32_t n = s->n_tokens - s->segment;
+    if (n == 0) return;
+    struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->segment, .tokens = (uint64_t)n};
+    kv_sha256(s->tokens + s->segment, (size_t)n * sizeof *s->tokens, r.digest);
+    s->segment = s->n_tokens;
+    kv_report_receipt(e, s, KV_RECEIPT_PUBLICATION, KV_OK, r);
+}
+
+void kv_report_stats(struct kv_engine *e)
+{
+    struct kv_engine_stats *s = &e->stats;
+    int64_t now_us = kv_engine_now_us(), window_us = now_us - e->window_began_us;
+    if (window_us >= 500000) {
+        s->tokens_per_s = (double)(s->published_tokens - e->window_tokens) * 1e6 / (double)window_us;
+        e->window_tokens = s->published_tokens;
+        e->window_began_us = now_us;
+    }
+    s->active = e->n_live;
+    s->recomputing = atomic_load(&e->recomputing);
+    s->last_iteration_us = e->last_iteration_us;
+    s->n_tiers = 2;
+    kv_placement_tier_stats(e->placements, &s->tier[0]);
+    s->tier[1] = (struct kv_tier_stats){.name = "host", .capacity_bytes = kv_arena_capacity_bytes(e->arena),
+                                        .used_bytes = kv_arena_used_bytes(e->arena), .persistent_bytes = kv_arena_used_bytes(e->arena)};
+    pthread_mutex_lock(&e->lock);
+    s->queued = e->queue_n;
+    e->live_seen = e->n_live;
+    uint64_t requests = e->stats_out.requests, rejected = e->stats_out.rejected;
+    e->stats_out = *s;
+    e->stats_out.requests = requests; /* counted by the submitting threads */
+    e->stats_out.rejected = rejected;
+    e->n_timings = kv_placement_timings(e->placements, e->timings_out, e->weights->n_layers);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void kv_engine_stats(const struct kv_engine *engine, struct kv_engine_stats *out)
+{
+    struct kv_engine *e = (struct kv_engine *)engine;
+    pthread_mutex_lock(&e->lock);
+    *out = e->stats_out;
+    out->queued = e->queue_n;
+    pthread_mutex_unlock(&e->lock);
+    out->recomputing = kv_engine_recomputing(e);
+}
+
+int32_t kv_engine_layer_timings(const struct kv_engine *engine, struct kv_layer_timing *out, int32_t cap)
+{
+    struct kv_engine *e = (struct kv_engine *)engine;
+    pthread_mutex_lock(&e->lock);
+    int32_t n = e->n_timings < cap ? e->n_timings : cap;
+    memcpy(out, e->timings_out, (size_t)n * sizeof *out);
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}

@@ -1,0 +1,194 @@
+/* engine_step.c — one iteration on the decode thread: run, gate, sample, publish, report. */
+#include "runtime/service/engine.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- sample: worker threads, step-local */
+
+static void sample_item(void *ctx, int32_t worker, int32_t i)
+{
+    struct kv_engine *e = ctx;
+    struct kv_step_item *it = &e->items[i];
+    struct kv_sequence *s = it->owner;
+    struct kv_step_result *r = &s->result;
+    r->status = KV_OK;
+    if (!it->sample) return;
+    int32_t index = s->n_tokens - s->n_prompt;
+    const float *logits = kv_transformer_logits(e->transformer, it->logits_row);
+    struct kv_history history = {.ids = s->tokens, .n_prompt = s->n_prompt, .n = s->n_tokens};
+    r->status = kv_sample(e->samplers[worker], &s->sampling, logits, history, (uint64_t)index, s->n_logprobs, &r->sampled);
+    if (r->status != KV_OK || index >= s->n_force) return;
+    double logprob;
+    r->status = kv_logprob(e->samplers[worker], logits, s->force[index], &logprob);
+    r->sampled.id = s->force[index];
+    r->sampled.logprob = (float)logprob;
+}
+
+/* Observers see logits before the sampler may change them. */
+static void observe_all(struct kv_engine *e)
+{
+    for (int32_t i = 0; i < e->n_items; i++) {
+        struct kv_step_item *it = &e->items[i];
+        struct kv_sequence *s = it->owner;
+        if (it->sample && s->observe)
+            s->observe(s->observe_ctx, it->position + it->n - 1, kv_transformer_logits(e->transformer, it->logits_row), e->info->n_vocab);
+    }
+}
+
+static void observe_row(void *ctx, const struct kv_step_item *item, int32_t token, const float *logits)
+{
+    struct kv_engine *e = ctx;
+    struct kv_sequence *s = item->owner;
+    if (s->observe) s->observe(s->observe_ctx, item->position + token, logits, e->info->n_vocab);
+}
+
+/* ---------------------------------------------------------------- publish */
+
+/* Appends one sampled token to its sequence and its stream. Returns the finish, KV_RUNNING when it goes on. */
+static enum kv_finish append(struct kv_engine *e, struct kv_sequence *s)
+{
+    const struct kv_sampled *r = &s->result.sampled;
+    bool tainted = s->frontier != KV_UNTAINTED;
+    s->tokens[s->n_tokens++] = r->id;
+    if (!s->first_us) s->first_us = kv_engine_now_us();
+    s->approximate |= tainted;
+    *(tainted ? &e->stats.approximate_tokens : &e->stats.exact_tokens) += 1;
+    e->stats.published_tokens++;
+
+    struct kv_log_top *top;
+    struct kv_log_entry *log = kv_stream_next(s->stream, &top); /* never NULL: the log holds max_tokens */
+    *log = (struct kv_log_entry){.token = r->id, .logprob = r->logprob, .epoch = e->word & ~KV_LATCH, .candidate = s->candidate,
+                                 .published = tainted ? KV_APPROXIMATE : KV_EXACT, .n_top = (uint8_t)r->n_top};
+    for (int32_t i = 0; i < r->n_top; i++) top[i] = (struct kv_log_top){r->top_id[i], r->top_logprob[i]};
+    char bytes[KV_MAX_TOKEN_BYTES];
+    size_t n = kv_token_bytes(e->model, r->id, false, bytes, sizeof bytes);
+    bool stop = kv_text_add(&s->text, bytes, n < sizeof bytes ? n : sizeof bytes);
+    log->n_text = (uint8_t)kv_text_take(&s->text, false, log->text, (int32_t)sizeof log->text);
+    kv_stream_publish(s->stream);
+    if (stop || (!s->ignore_eos && kv_token_ends_turn(e->model, r->id))) return KV_FINISH_STOP;
+    return s->n_tokens - s->n_prompt == s->max_tokens ? KV_FINISH_LENGTH : KV_RUNNING;
+}
+
+/* Rows and token of one item become part of its sequence. */
+static enum kv_finish commit(struct kv_engine *e, struct kv_step_item *it)
+{
+    struct kv_sequence *s = it->owner;
+    if ((atomic_load(&s->verdict) & KV_STEP_OMITTED) && it->position < s->frontier) s->frontier = it->position;
+    s->cache.n_rows = it->position + it->n;
+    s->dense_once = false;
+    return it->sample && s->result.status == KV_OK ? append(e, s) : KV_RUNNING;
+}
+
+/* The only place where tokens leave. finish: [n_items]; committed: [n_items]. */
+static void publish(struct kv_engine *e, enum kv_finish *finish, bool *committed)
+{
+    const uint32_t refused = KV_STEP_RECOMPUTE | KV_STEP_POSTPONE | KV_STEP_REJECT;
+    kv_publication_begin(&e->publication);
+    bool unchanged = kv_publication_unchanged(&e->publication, e->word);
+    for (int32_t i = 0; i < e->n_items; i++) {
+        struct kv_sequence *s = e->items[i].owner;
+        committed[i] = (unchanged || s->candidate == 0) && !(atomic_load(&s->verdict) & refused);
+        finish[i] = committed[i] ? commit(e, &e->items[i]) : KV_RUNNING;
+    }
+    kv_publication_end(&e->publication);
+}
+
+/* ---------------------------------------------------------------- what the gate and the placement did */
+
+static void report_gate(struct kv_engine *e, struct kv_step_item *it)
+{
+    struct kv_sequence *s = it->owner;
+    if (!it->selects) return;
+    enum kv_status reason = (enum kv_status)atomic_load(&s->gate_status);
+    e->stats.widened += (uint64_t)atomic_load(&s->actions[KV_WIDEN_SEARCH]);
+    e->stats.full_fallbacks += (uint64_t)atomic_load(&s->actions[KV_FULL_EXACT_FETCH]);
+    for (int a = KV_WIDEN_SEARCH; a < KV_FALLBACK_ACTIONS; a++) {
+        int32_t n = atomic_load(&s->actions[a]);
+        if (n == 0) continue;
+        struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = it->position, .rows = (uint64_t)n,
+                               .rows_total = (uint64_t)it->position + 1};
+        strncpy(r.detail, kv_fallback_action_name((enum kv_fallback_action)a), sizeof r.detail - 1);
+        kv_report_receipt(e, s, KV_RECEIPT_FALLBACK, reason, r);
+    }
+    int32_t illegal = atomic_load(&s->illegal);
+    e->stats.illegal_fallbacks += (uint64_t)illegal;
+    if (illegal) kv_report_failure(e, s, KV_ILLEGAL_FALLBACK, "a fallback the state forbids was proposed; the source's order was followed");
+}
+
+static void settle(struct kv_engine *e, struct kv_step_item *it, enum kv_finish finish, bool committed)
+{
+    struct kv_sequence *s = it->owner;
+    uint32_t verdict = atomic_load(&s->verdict);
+    report_gate(e, it);
+    if (it->placement_status != KV_OK) kv_report_failure(e, s, it->placement_status, "a placement failed; rows were read where they are authoritative");
+    if (verdict & KV_STEP_REJECT) {
+        kv_report_failure(e, s, KV_NO_LEGAL_PATH, "the gate left no legal path");
+        kv_scheduler_finish(e, s, KV_FINISH_ERROR, KV_NO_LEGAL_PATH);
+        return;
+    }
+    if (verdict & KV_STEP_RECOMPUTE) kv_scheduler_to_baseline(e, s);
+    else if (verdict & KV_STEP_POSTPONE) s->dense_once = true;
+    else if (committed && s->result.status != KV_OK) {
+        kv_report_failure(e, s, s->result.status, "the request ends; others are not touched");
+        kv_scheduler_finish(e, s, KV_FINISH_ERROR, s->result.status);
+        return;
+    }
+    if (committed && s->recomputing && s->cache.n_rows >= s->recompute_to) {
+        s->recomputing = false;
+        atomic_fetch_sub(&e->recomputing, 1);
+        struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->recompute_to, .tokens = (uint64_t)s->n_recomputed,
+                               .value = (double)(kv_engine_now_us() - s->recompute_began_us)};
+        kv_report_receipt(e, s, KV_RECEIPT_RECOMPUTE, KV_OK, r);
+    }
+    if (committed && it->sample && it->n == 1 && it->position >= s->n_prompt)
+        kv_report_sample(e, &(struct kv_sample){
+            .kind = KV_SAMPLE_TOKEN, .request = s->id, .candidate = s->candidate, .layer = -1, .kv_head = -1, .position = it->position,
+            .token_us = (double)atomic_load(&it->own_ns) / 1e3 / kv_workers_count(e->workers) + it->shared_us});
+    if (finish != KV_RUNNING) kv_scheduler_finish(e, s, finish, KV_OK);
+}
+
+/* ---------------------------------------------------------------- the iteration */
+
+static void measure(struct kv_engine *e, double step_us, double stall_us)
+{
+    int32_t rows = 0, prefill = 0;
+    bool candidate = false;
+    for (int32_t i = 0; i < e->n_items; i++) {
+        rows += e->items[i].n;
+        if (e->items[i].n > 1) prefill += e->items[i].n;
+        candidate |= ((struct kv_sequence *)e->items[i].owner)->candidate != 0;
+    }
+    if (prefill >= 16) {
+        double per_row = step_us / rows;
+        e->us_per_row = e->us_per_row > 0 ? 0.7 * e->us_per_row + 0.3 * per_row : per_row;
+    }
+    if (stall_us > 0 || candidate)
+        kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_STALL, .candidate = candidate ? e->now.candidate.id : 0, .layer = -1,
+                                                .kv_head = -1, .token_us = stall_us});
+    e->stats.iterations++;
+    e->last_iteration_us = step_us;
+}
+
+void kv_engine_step(struct kv_engine *e)
+{
+    int64_t began_us = kv_engine_now_us();
+    e->step_jobs = 0;
+    e->hooks = (struct kv_step_hooks){.ctx = e, .plan = kv_sequence_plan, .attended = kv_sequence_shadow, .logits = observe_row};
+    kv_placement_step_begin(e->placements);
+    kv_transformer_step(e->transformer, e->items, e->n_items, &e->hooks);
+    double stall_us = kv_placement_step_end(e->placements);
+    observe_all(e);
+    kv_workers_run(e->workers, sample_item, e, e->n_items);
+    measure(e, (double)(kv_engine_now_us() - began_us), stall_us);
+
+    publish(e, e->finish, e->committed);
+    for (int32_t i = 0; i < e->n_items; i++) {
+        struct kv_sequence *s = e->items[i].owner;
+        int32_t at = 0;
+        while (e->live[at] != s) at++;
+        bool ends = e->finish[i] != KV_RUNNING || (atomic_load(&s->verdict) & KV_STEP_REJECT) || (e->committed[i] && s->result.status != KV_OK);
+        settle(e, &e->items[i], e->finish[i], e->committed[i]);
+        if (ends) e->live[at] = NULL;
+    }
+    kv_scheduler_sweep(e);
+}

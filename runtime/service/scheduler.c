@@ -1,0 +1,237 @@
+/* scheduler.c — who runs in an iteration: admission by capacity in order of arrival, cancellations and deadlines, one token for
+ * every decoding sequence, and prefill or recompute chunks within the iteration's time. */
+#include "runtime/service/engine.h"
+
+
+/* ---------------------------------------------------------------- endings */
+
+static void stop_counting(struct kv_engine *e, struct kv_sequence *s)
+{
+    if (s->counted) atomic_fetch_sub(&e->candidate_live, 1);
+    if (s->recomputing) atomic_fetch_sub(&e->recomputing, 1);
+    s->counted = s->recomputing = false;
+}
+
+void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish, enum kv_status status)
+{
+    int64_t now_us = kv_engine_now_us();
+    int32_t published = s->n_tokens - s->n_prompt;
+    double ttft_us = s->first_us ? (double)(s->first_us - s->submitted_us) : 0;
+    if (s->placement && s->placement->cancel) s->placement->cancel(e->placements, &s->cache);
+    kv_cache_truncate(&s->cache, e->arena, 0);
+    e->reserved_bytes -= s->reserved_bytes;
+    stop_counting(e, s);
+    e->stats.finished += finish == KV_FINISH_STOP || finish == KV_FINISH_LENGTH;
+    e->stats.cancelled += finish == KV_FINISH_CANCELLED;
+    kv_report_publication(e, s);
+    struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->n_tokens, .tokens = (uint64_t)published,
+                           .value = (double)(now_us - s->submitted_us)};
+    kv_report_receipt(e, s, KV_RECEIPT_REQUEST, status, r);
+    kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_REQUEST, .request = s->id, .candidate = s->candidate, .layer = -1,
+                                            .kv_head = -1, .status = status, .tokens = published, .ttft_us = ttft_us,
+                                            .tpot_us = published > 1 ? (double)(now_us - s->first_us) / (published - 1) : 0});
+    struct kv_request_stats st = {.finish = finish, .status = status, .id = s->id, .candidate = s->candidate,
+                                  .published = s->approximate ? KV_APPROXIMATE : KV_EXACT, .n_prompt = s->n_prompt,
+                                  .n_published = published, .n_recomputed = s->n_recomputed,
+                                  .queued_us = (s->admitted_us ? s->admitted_us : now_us) - s->submitted_us,
+                                  .ttft_us = (int64_t)ttft_us, .total_us = now_us - s->submitted_us};
+    int32_t n = kv_text_take(&s->text, true, s->stream->tail, (int32_t)sizeof s->stream->tail - 1);
+    s->stream->tail[n] = 0;
+    kv_stream_finish(s->stream, &st);
+    kv_sequence_destroy(s);
+}
+
+/* Why a sequence must end before it is done; KV_OK: it need not. */
+static enum kv_status ending(const struct kv_engine *e, const struct kv_sequence *s, int64_t now_us)
+{
+    if (atomic_load(&s->stream->cancelled) || atomic_load(&e->cancel_all)) return KV_CANCELLED;
+    return s->deadline_us && now_us > s->deadline_us ? KV_DEADLINE : KV_OK;
+}
+
+static void end_early(struct kv_engine *e, struct kv_sequence *s, enum kv_status why)
+{
+    if (why != KV_CANCELLED) kv_report_failure(e, s, why, "the request's deadline passed");
+    kv_scheduler_finish(e, s, why == KV_CANCELLED ? KV_FINISH_CANCELLED : KV_FINISH_ERROR, why);
+}
+
+void kv_scheduler_sweep(struct kv_engine *e)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->n_live; i++)
+        if (e->live[i]) e->live[n++] = e->live[i];
+    e->n_live = n;
+}
+
+/* ---------------------------------------------------------------- back to the baseline */
+
+void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s)
+{
+    if (s->candidate == 0) return;
+    kv_report_publication(e, s);
+    if (s->placement->cancel) s->placement->cancel(e->placements, &s->cache);
+    s->placement = e->resident;
+    kv_selection_destroy(s->selection);
+    s->selection = NULL;
+    s->candidate = 0;
+    if (s->frontier < s->cache.n_rows) {
+        s->recompute_to = s->cache.n_rows;
+        s->n_recomputed += s->cache.n_rows - s->frontier;
+        s->recompute_began_us = kv_engine_now_us();
+        kv_cache_truncate(&s->cache, e->arena, s->frontier);
+        if (!s->recomputing) atomic_fetch_add(&e->recomputing, 1);
+        s->recomputing = true;
+    }
+    s->frontier = KV_UNTAINTED;
+    if (s->counted) atomic_fetch_sub(&e->candidate_live, 1);
+    s->counted = false;
+}
+
+/* A sequence keeps its candidate while that one is installed to serve and the word is not latched. */
+static bool may_serve(const struct kv_engine *e, uint64_t candidate)
+{
+    return candidate && !(e->word & KV_LATCH) && e->now.candidate.id == candidate && !e->now.shadow;
+}
+
+/* ---------------------------------------------------------------- admission */
+
+static uint64_t bytes_of(const struct kv_engine *e, const struct kv_sequence *s)
+{
+    return (uint64_t)s->cache.max_blocks * (uint64_t)e->weights->n_layers * s->cache.slab_bytes;
+}
+
+static void admit(struct kv_engine *e, struct kv_sequence *s)
+{
+    s->admitted_us = kv_engine_now_us();
+    s->reserved_bytes = bytes_of(e, s);
+    e->reserved_bytes += s->reserved_bytes;
+    e->stats.prompt_tokens += (uint64_t)s->n_prompt;
+    bool serve = may_serve(e, s->candidate);
+    if (serve && e->now.placement->admit && e->now.placement->admit(e->placements, s->n_prompt + s->max_tokens) != KV_OK) serve = false;
+    if (!serve) {
+        kv_selection_destroy(s->selection);
+        s->selection = NULL;
+        s->candidate = 0;
+    }
+    s->placement = serve ? e->now.placement : e->resident;
+    if (serve) {
+        s->counted = true;
+        atomic_fetch_add(&e->candidate_live, 1);
+    }
+    e->live[e->n_live++] = s;
+}
+
+static struct kv_sequence *peek(struct kv_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    struct kv_sequence *s = e->queue_n ? e->queue[e->queue_head] : NULL;
+    pthread_mutex_unlock(&e->lock);
+    return s;
+}
+
+static void pop(struct kv_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->queue_head = (e->queue_head + 1) % e->config.max_queue;
+    e->queue_n--;
+    e->live_seen++; /* a drain must not find the engine empty between queue and admission */
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Takes out queued requests that were cancelled or ran out of time, wherever they stand. */
+static void sweep_queue(struct kv_engine *e, int64_t now_us)
+{
+    for (;;) {
+        struct kv_sequence *gone = NULL;
+        enum kv_status why = KV_OK;
+        pthread_mutex_lock(&e->lock);
+        for (int32_t i = 0; i < e->queue_n; i++) {
+            struct kv_sequence **at = &e->queue[(e->queue_head + i) % e->config.max_queue];
+            if (!gone && (why = ending(e, *at, now_us)) != KV_OK) gone = *at;
+            else if (gone) e->queue[(e->queue_head + i - 1) % e->config.max_queue] = *at;
+        }
+        if (gone) e->queue_n--;
+        pthread_mutex_unlock(&e->lock);
+        if (!gone) return;
+        end_early(e, gone, why);
+    }
+}
+
+void kv_scheduler_begin(struct kv_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->word = kv_publication_word(&e->publication);
+    e->now = e->assignment;
+    if (e->gate_changed) e->gate = e->gate_next;
+    e->gate_changed = false;
+    pthread_mutex_unlock(&e->lock);
+    int64_t now_us = kv_engine_now_us();
+    for (int32_t i = 0; i < e->n_live; i++) {
+        struct kv_sequence *s = e->live[i];
+        enum kv_status why = ending(e, s, now_us);
+        if (why != KV_OK) {
+            end_early(e, s, why);
+            e->live[i] = NULL;
+        } else if (s->candidate && !may_serve(e, s->candidate)) {
+            kv_scheduler_to_baseline(e, s);
+        }
+    }
+    kv_scheduler_sweep(e);
+    sweep_queue(e, now_us);
+    if (!kv_report_flush(e)) return;
+    for (struct kv_sequence *s; e->n_live < e->config.max_sequences && (s = peek(e));) {
+        /* Room for the whole answer is set aside, so that a running sequence never fails for want of it. */
+        if (e->reserved_bytes + bytes_of(e, s) > kv_arena_capacity_bytes(e->arena)) break;
+        pop(e);
+        admit(e, s);
+    }
+}
+
+/* ---------------------------------------------------------------- choice */
+
+static void add_item(struct kv_engine *e, struct kv_sequence *s, int32_t n)
+{
+    struct kv_step_item *it = &e->items[e->n_items];
+    int32_t position = s->cache.n_rows, end = position + n;
+    if (kv_cache_reserve(&s->cache, e->arena, n) != KV_OK) { /* excluded by the reservation at admission */
+        e->stats.allocation_failures++;
+        return;
+    }
+    atomic_store(&s->verdict, 0);
+    atomic_store(&s->illegal, 0);
+    atomic_store(&s->gate_status, KV_OK);
+    for (int a = 0; a < KV_FALLBACK_ACTIONS; a++) atomic_store(&s->actions[a], 0);
+    it->cache = &s->cache;
+    it->placement = s->placement;
+    it->tokens = s->tokens + position;
+    it->n = n;
+    it->position = position;
+    it->selects = s->selection && n == 1 && position >= s->n_prompt && !s->dense_once;
+    it->sample = end == s->n_tokens;
+    it->every_logits = s->observe_prompt;
+    it->owner = s;
+    e->n_items++;
+}
+
+int32_t kv_scheduler_choose(struct kv_engine *e)
+{
+    e->n_items = 0;
+    int32_t decoding = 0;
+    for (int32_t i = 0; i < e->n_live; i++)
+        if (e->live[i]->n_tokens - e->live[i]->cache.n_rows == 1) {
+            add_item(e, e->live[i], 1);
+            decoding++;
+        }
+    /* Until the first measurement a small chunk: it is the measurement. */
+    double budget = e->us_per_row > 0 ? e->config.iteration_us / e->us_per_row - decoding : 64;
+    int32_t left = budget < 16 ? 16 : budget > e->config.prefill_chunk ? e->config.prefill_chunk : (int32_t)budget;
+    if (left > e->config.prefill_chunk) left = e->config.prefill_chunk;
+    for (int32_t i = 0; i < e->n_live && left > 0; i++) {
+        struct kv_sequence *s = e->live[i];
+        int32_t missing = s->n_tokens - s->cache.n_rows;
+        if (missing == 1) continue;
+        int32_t n = missing < left ? missing : left;
+        add_item(e, s, n);
+        left -= n;
+    }
+    return e->n_items;
+}

@@ -1,0 +1,171 @@
+/* sequence.c — see sequence.h. */
+#include "runtime/service/sequence.h"
+
+#include "runtime/model/transformer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void copy_name(char *to, size_t cap, const char *from)
+{
+    size_t n = from ? strlen(from) : 0;
+    if (n >= cap) n = cap - 1;
+    if (n) memcpy(to, from, n);
+    to[n] = 0;
+}
+
+enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_sequence_shape *shape, struct kv_backlog *backlog,
+                                  struct kv_sequence **out, struct kv_error *err)
+{
+    *out = NULL;
+    struct kv_sequence *s = calloc(1, sizeof *s);
+    if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "request", "no memory for a request");
+    enum kv_status status = kv_text_init(&s->text, r->stop, err);
+    if (status != KV_OK) return free(s), status;
+    s->n_prompt = s->n_tokens = s->segment = r->n_prompt;
+    s->max_tokens = r->max_tokens;
+    s->n_logprobs = r->n_logprobs;
+    s->n_force = r->n_force;
+    s->sampling = r->sampling;
+    s->ignore_eos = r->ignore_eos;
+    s->contract = r->contract;
+    s->deadline_us = r->deadline_us;
+    s->observe = r->observe;
+    s->observe_ctx = r->observe_ctx;
+    s->observe_prompt = r->observe_prompt && r->observe;
+    s->frontier = KV_UNTAINTED;
+    copy_name(s->tenant, sizeof s->tenant, r->tenant);
+    copy_name(s->klass, sizeof s->klass, r->class);
+    copy_name(s->session, sizeof s->session, r->session);
+    int32_t rows = r->n_prompt + r->max_tokens;
+    status = kv_cache_init(&s->cache, shape->n_layers, shape->n_kv_heads, shape->d_head, KV_ROW_TYPE, rows);
+    s->tokens = calloc((size_t)rows, sizeof *s->tokens);
+    s->force = calloc((size_t)r->n_force + 1, sizeof *s->force);
+    s->stream = kv_stream_create(r->max_tokens, r->n_logprobs, backlog);
+    if (status != KV_OK || !s->tokens || !s->force || !s->stream) {
+        kv_stream_unref(s->stream); /* the reader's reference; destroy drops the engine's */
+        kv_sequence_destroy(s);
+        return kv_fail(err, KV_OUT_OF_MEMORY, "request", "no memory for a request of %d tokens", rows);
+    }
+    memcpy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *s->tokens);
+    if (r->n_force) memcpy(s->force, r->force, (size_t)r->n_force * sizeof *s->force);
+    *out = s;
+    return KV_OK;
+}
+
+void kv_sequence_destroy(struct kv_sequence *s)
+{
+    if (!s) return;
+    kv_selection_destroy(s->selection);
+    kv_selection_destroy(s->shadow);
+    kv_cache_free(&s->cache, NULL);
+    kv_stream_unref(s->stream);
+    free(s->tokens);
+    free(s->force);
+    free(s);
+}
+
+/* ---------------------------------------------------------------- selection */
+
+enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out)
+{
+    struct kv_selector **at = &s->selector[(size_t)layer * (size_t)s->n_kv_heads + (size_t)kv_head];
+    enum kv_status status = KV_OK;
+    /* The seed depends on the place alone, so that equal requests select equal rows. */
+    if (!*at)
+        status = s->method->create(&s->params, s->d_head, s->group, s->max_rows, (uint64_t)layer << 32 | (uint32_t)kv_head, at, NULL);
+    *out = *at;
+    return status;
+}
+
+enum kv_status kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape,
+                                   int32_t max_rows, bool all, struct kv_selection **out, struct kv_error *err)
+{
+    *out = NULL;
+    struct kv_selection *s = calloc(1, sizeof *s);
+    if (!s) goto fail;
+    *s = (struct kv_selection){.method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
+                               .group = shape->n_q_heads / shape->n_kv_heads, .d_head = shape->d_head, .max_rows = max_rows,
+                               .max_blocks = (max_rows + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS};
+    size_t heads = (size_t)s->n_kv_heads, units = (size_t)s->n_layers * heads, group = (size_t)s->group;
+    s->selector = calloc(units, sizeof *s->selector);
+    s->built = calloc(units, sizeof *s->built);
+    s->support = calloc(heads * group * (size_t)s->max_blocks, sizeof *s->support);
+    s->estimate = calloc(heads * group * (size_t)s->d_head, sizeof *s->estimate);
+    s->mass = calloc(heads * group, sizeof *s->mass);
+    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass) goto fail;
+    for (int32_t l = m->dense_layers; all && l < s->n_layers; l++)
+        for (int32_t h = 0; h < s->n_kv_heads; h++) {
+            struct kv_selector *made;
+            if (kv_selection_instance(s, l, h, &made) != KV_OK) goto fail;
+        }
+    *out = s;
+    return KV_OK;
+fail:
+    kv_selection_destroy(s);
+    return kv_fail(err, KV_OUT_OF_MEMORY, m->name, "no memory for the index of %d rows", max_rows);
+}
+
+void kv_selection_destroy(struct kv_selection *s)
+{
+    if (!s) return;
+    for (size_t i = 0; s->selector && i < (size_t)s->n_layers * (size_t)s->n_kv_heads; i++)
+        if (s->selector[i]) s->method->destroy(s->selector[i]);
+    free(s->selector);
+    free(s->built);
+    free(s->support);
+    free(s->estimate);
+    free(s->mass);
+    free(s);
+}
+
+struct kv_rows kv_selection_rows(const struct kv_selection *s, const struct kv_attention *a, int32_t n_visible)
+{
+    return (struct kv_rows){.d_head = s->d_head, .group = s->group, .n_rows = n_visible, .row_type = a->row_type, .k = a->k, .v = a->v,
+                            .scale = a->scale};
+}
+
+/* The index covers rows [0, n_visible) afterwards: built over those before the query's own, which is then appended. A step that was
+ * discarded has left its row behind; it is dropped first. */
+static enum kv_status catch_up(struct kv_selection *s, size_t unit, const struct kv_attention *a, int32_t n_visible)
+{
+    struct kv_selector *sel = s->selector[unit];
+    struct kv_rows rows = kv_selection_rows(s, a, n_visible - 1);
+    enum kv_status status = KV_OK;
+    if (!s->built[unit]) {
+        status = s->method->build(sel, &rows, NULL, 0);
+        if (status != KV_OK) return status;
+        s->built[unit] = true;
+    }
+    int32_t covered = s->method->covered(sel);
+    if (covered >= n_visible) {
+        status = s->method->drop(sel, n_visible - 1);
+        covered = n_visible - 1;
+    }
+    rows.n_rows = n_visible;
+    return status == KV_OK ? s->method->append(sel, &rows, covered) : status;
+}
+
+enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
+                                  int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted)
+{
+    size_t unit = (size_t)layer * (size_t)s->n_kv_heads + (size_t)kv_head, group = (size_t)s->group, blocks = (size_t)a->n_blocks;
+    *estimated_mass = -1;
+    *omitted = 0;
+    if (!s->selector[unit]) return KV_INDEX_MISS;
+    enum kv_status status = widen ? KV_OK : catch_up(s, unit, a, n_visible);
+    if (status != KV_OK) return status;
+    struct kv_rows rows = kv_selection_rows(s, a, n_visible);
+    struct kv_ledger ledger = {0};
+    uint64_t *support = s->support + (size_t)kv_head * group * (size_t)s->max_blocks;
+    double *mass = s->mass + (size_t)kv_head * group;
+    status = s->method->query(s->selector[unit], &rows, a->q, widen, support, a->n_blocks, mass, &ledger);
+    if (status != KV_OK) return status;
+    for (size_t g = 0; g < group; g++) {
+        int64_t selected = 0;
+        for (size_t b = 0; b < blocks; b++) selected += __builtin_popcountll(support[g * blocks + b]);
+        *omitted += n_visible - selected;
+        if (mass[g] > *estimated_mass) *estimated_mass = mass[g];
+    }
+    return KV_OK;
+}

@@ -1,0 +1,104 @@
+/* sequence.h — one request while the engine works on it: its tokens, its K/V cache, its pipeline and how far approximation
+ * has spread in it.
+ *
+ *   tokens   [ prompt ........ | published ............. ]  n_tokens
+ *   rows     [ committed ............ ]                     cache.n_rows < n_tokens between steps
+ *   frontier              ^ first row computed from approximate support; KV_UNTAINTED when there is none
+ *
+ * A step computes rows from n_rows on; the row of the last token yields the next one. Prefill, decode and recompute differ only
+ * in how many rows are missing. Created by the submitting thread, owned by the decode thread from admission on. */
+#ifndef KV_SEQUENCE_H
+#define KV_SEQUENCE_H
+
+#include "runtime/execution/placement.h"
+#include "runtime/model/sampler.h"
+#include "runtime/selection/selector.h"
+#include "runtime/service/stream.h"
+#include "runtime/service/stream_text.h"
+
+#define KV_UNTAINTED INT32_MAX
+
+/* A selector's instances for one sequence, and what its queries answered in this step. */
+struct kv_selection {
+    const struct kv_selector_method *method;
+    struct kv_params params;
+    int32_t n_layers, n_kv_heads, group, d_head, max_blocks, max_rows;
+    struct kv_selector **selector; /* [n_layers][n_kv_heads]; NULL where dense, or not yet made (shadow) */
+    bool *built;                   /* [n_layers][n_kv_heads] */
+    uint64_t *support;             /* [n_kv_heads][group][max_blocks] of the layer in work */
+    float *estimate;               /* [n_kv_heads][group][d_head] */
+    double *mass;                  /* [n_kv_heads][group] */
+};
+
+enum kv_step_verdict { /* what the gate decided about the step as a whole; bits */
+    KV_STEP_OMITTED = 1,   /* some support left a visible row out */
+    KV_STEP_RECOMPUTE = 2, /* discard, go back to the baseline from the frontier */
+    KV_STEP_POSTPONE = 4,  /* discard, run again dense */
+    KV_STEP_REJECT = 8
+};
+
+struct kv_step_result { /* step-local; nothing of it is visible before publication */
+    enum kv_status status;
+    struct kv_sampled sampled;
+};
+
+struct kv_sequence {
+    /* The request. */
+    uint64_t id;
+    int32_t n_prompt, max_tokens, n_logprobs, n_force;
+    struct kv_sampling sampling;
+    bool ignore_eos, observe_prompt;
+    enum kv_contract contract;
+    char tenant[64], klass[64], session[64];
+    int64_t deadline_us, submitted_us, admitted_us, first_us;
+    int32_t *force;
+    void (*observe)(void *ctx, int32_t position, const float *logits, int32_t n_vocab);
+    void *observe_ctx;
+    /* Progress. */
+    int32_t *tokens, n_tokens;         /* [n_prompt + max_tokens] */
+    struct kv_cache cache;
+    int32_t frontier;
+    bool recomputing, counted;         /* counted: in the engine's number of live candidate sequences */
+    int32_t recompute_to, n_recomputed;
+    int64_t recompute_began_us;
+    bool approximate;                  /* some published token was */
+    int32_t segment;                   /* first published token without a publication receipt */
+    struct kv_text text;
+    struct kv_stream *stream;
+    /* The pipeline: candidate 0 is the baseline. */
+    uint64_t candidate;
+    const struct kv_placement *placement;
+    struct kv_selection *selection;    /* serving; NULL: dense */
+    struct kv_selection *shadow;       /* beside the baseline; made when its first unit is sampled */
+    uint64_t shadow_candidate;
+    bool dense_once;                   /* a postponed step runs dense */
+    uint64_t reserved_bytes;           /* of the host arena, until the end */
+    /* The step in work. */
+    _Atomic uint32_t verdict;          /* enum kv_step_verdict */
+    _Atomic int32_t actions[KV_FALLBACK_ACTIONS], illegal;
+    _Atomic int32_t gate_status;       /* a selector's typed error, KV_OK without one */
+    struct kv_step_result result;
+};
+
+/* What a sequence's size follows from. */
+struct kv_sequence_shape {
+    int32_t n_layers, n_q_heads, n_kv_heads, d_head;
+};
+
+enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_sequence_shape *shape, struct kv_backlog *backlog,
+                                  struct kv_sequence **out, struct kv_error *err);
+/* The cache holds no slab any more. The stream lives on with its reader. */
+void kv_sequence_destroy(struct kv_sequence *s);
+
+/* all: make every instance now; otherwise kv_selection_instance makes them one by one. */
+enum kv_status kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape,
+                                   int32_t max_rows, bool all, struct kv_selection **out, struct kv_error *err);
+void kv_selection_destroy(struct kv_selection *s);
+enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out);
+/* Worker thread. Brings the index of one head up to the rows of `a` (position + 1 visible) and queries it. *omitted: rows left out,
+ * summed over the group. */
+enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
+                                  int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted);
+struct kv_rows kv_selection_rows(const struct kv_selection *s, const struct kv_attention *a, int32_t n_visible);
+
+#endif
