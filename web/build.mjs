@@ -1,7 +1,7 @@
-// build.mjs — bundles the console: `node build.mjs OUTDIR` writes index.html, app.js, app.css and editor.js there.
-// Verbs and reason codes come from the C tables, so that this console cannot disagree with the daemon.
+// build.mjs — bundles the console: `node build.mjs OUTDIR` writes index.html, icon.svg, app.js, app.css and editor.js there, each also as .gz.
+// Verbs, reason codes and gate metrics come from the C tables, so that this console cannot disagree with the daemon.
 import * as esbuild from 'esbuild';
-import { copyFile, mkdir, readFile } from 'node:fs/promises';
+import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
@@ -16,7 +16,7 @@ const LIMIT_BYTES = 350 * 1024;
 
 // One row of an X-macro table: names, "strings" and 'c' characters, separated by commas.
 function cells(row) {
-  return [...row.matchAll(/"((?:[^"\\]|\\.)*)"|'(.)'|([\w*]+)/g)].map((m) => m[1] ?? m[2] ?? m[3]);
+  return [...row.matchAll(/"((?:[^"\\]|\\.)*)"|'(.)'|([\w*.]+)/g)].map((m) => m[1] ?? m[2] ?? m[3]);
 }
 
 async function rows(file, macro) {
@@ -36,7 +36,10 @@ const tables = {
           ({ verb, group, method, route, right, danger, stages, key: key === '0' ? '' : key, help }));
       const reasons = (await rows('runtime/status.def', 'KV_STATUS')).map(
         ([code, kind, http, meaning]) => ({ code, kind, http: Number(http), meaning }));
-      return { contents: `export const verbs=${JSON.stringify(verbs)};export const reasons=${JSON.stringify(reasons)};`, loader: 'js' };
+      const metrics = (await rows('controller/metrics.def', 'KV_METRIC')).map(
+        ([name, unit, comparison, logic, stages, contracts, threshold, lowest, highest, minN, per, help]) =>
+          ({ name, unit, comparison, logic, stages, contracts, threshold: Number(threshold), lowest: Number(lowest), highest: Number(highest), min_n: Number(minN), per, help }));
+      return { contents: `export const verbs=${JSON.stringify(verbs)};export const reasons=${JSON.stringify(reasons)};export const metrics=${JSON.stringify(metrics)};`, loader: 'js' };
     });
   },
 };
@@ -51,5 +54,9 @@ await esbuild.build({
 for (const name of ['index.html', 'icon.svg']) await copyFile(join(here, 'src', name), join(out, name));
 
 let total = 0;
-for (const name of ['index.html', 'app.js', 'app.css', 'editor.js']) total += gzipSync(await readFile(join(out, name)), { level: 9 }).length;
+for (const name of ['index.html', 'icon.svg', 'app.js', 'app.css', 'editor.js']) {
+  const packed = gzipSync(await readFile(join(out, name)), { level: 9 });
+  await writeFile(join(out, `${name}.gz`), packed);
+  total += packed.length;
+}
 if (total > LIMIT_BYTES) throw new Error(`the console is ${total} bytes compressed; the limit is ${LIMIT_BYTES}`);

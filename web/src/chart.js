@@ -48,7 +48,7 @@ function options(spec, width) {
     tzDate: (ts) => (state.prefs.utc ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3)),
     scales: { y: { range: (_u, lo, hi) => (lo === null ? [0, 1] : [0, Math.max(hi * 1.15, spec.atLeast ?? 1e-9)]) } },
     axes: [
-      { ...axis, space: 70, size: 26, values: (_u, at) => at.map((t) => clock(t * 1000)) },
+      { ...axis, space: 46, size: 26, values: (_u, at) => at.map((t) => (t % 60 ? clock(t * 1000) : clock(t * 1000).slice(0, 5))) },
       { ...axis, size: 52, values: (_u, at) => at.map((v) => spec.show(v)) },
     ],
     series: [{}, ...spec.series.map((s) => ({

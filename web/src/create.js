@@ -1,4 +1,5 @@
 // create.js — the form for a new rollout, made from the pipelines' own parameter lists.
+import { metrics } from 'tables:c';
 import { post } from './api.js';
 import { confirm } from './dialog.js';
 import { notify } from './notice.js';
@@ -13,7 +14,23 @@ const isNumber = (p) => p.type !== 'string' && p.type !== 'bool' && p.type !== '
 
 function fresh(pipeline, list) {
   const p = list.find((x) => x.name === pipeline) ?? list.find((x) => x.built) ?? list[0];
-  return { p, params: Object.fromEntries((p?.params ?? []).map((x) => [x.name, x.default])), name: p?.name ?? '' };
+  return { p, params: Object.fromEntries((p?.params ?? []).map((x) => [x.name, x.default])), name: p?.name ?? '', gates: gatesOf(p?.exactness === 'exact') };
+}
+
+// Every candidate of a contract has the metrics with its small letter; those with the capital may be asked for.
+function gatesOf(exact) {
+  const letter = exact ? 'e' : 'a';
+  return metrics.filter((m) => m.contracts.toLowerCase().includes(letter))
+    .map((m) => ({ m, always: m.contracts.includes(letter), on: m.contracts.includes(letter), threshold: m.threshold, min_n: m.min_n }));
+}
+
+function gateRows(form) {
+  const field = (g, k, lo, hi) => h('input', { type: 'number', step: 'any', min: lo, max: hi, disabled: !g.on || lo === hi, 'aria-label': `${g.m.name} ${k}`, value: String(g[k]), oninput: (e) => { g[k] = Number(e.target.value); } });
+  return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Gates of the new rollout' }, h('table', { class: 'form' }, h('thead', {}, h('tr', {}, ['gate', 'passes when', 'threshold', 'at least, samples'].map((t) => h('th', { scope: 'col' }, t)))),
+    h('tbody', {}, form.gates.map((g) => h('tr', { key: g.m.name },
+      h('td', {}, h('label', { class: 'toggle', title: g.m.help }, h('input', { type: 'checkbox', checked: g.on, disabled: g.always, onchange: (e) => { g.on = e.target.checked; form.draw(); } }), ' ', h('code', {}, g.m.name))),
+      h('td', { class: 'muted nowrap' }, `${g.m.comparison === '<=' ? '≤' : g.m.comparison} threshold`),
+      h('td', {}, field(g, 'threshold', g.m.lowest, g.m.highest)), h('td', {}, field(g, 'min_n', 1, null)))))));
 }
 
 function parameter(form, spec) {
@@ -30,13 +47,13 @@ function parameter(form, spec) {
 }
 
 function stepRows(form) {
-  return h('table', { class: 'form' }, h('thead', {}, h('tr', {}, ['stage', 'percent', 'at least, seconds', ''].map((t) => h('th', { scope: 'col' }, t)))),
+  return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Steps of the new rollout' }, h('table', { class: 'form' }, h('thead', {}, h('tr', {}, ['stage', 'percent', 'at least, seconds', ''].map((t) => h('th', { scope: 'col' }, t)))),
     h('tbody', {}, form.steps.map((s, i) => h('tr', { key: s.key ?? s.stage + i }, h('td', {}, s.stage),
       h('td', {}, s.stage === 'CANARY' || s.stage === 'RAMP' ? h('input', { type: 'number', min: 1, max: 100, 'aria-label': `${s.stage} percent`, value: String(Math.round(s.fraction * 100)),
         oninput: (e) => { s.fraction = Number(e.target.value) / 100; } }) : `${s.fraction * 100}`),
       h('td', {}, h('input', { type: 'number', min: 0, 'aria-label': `${s.stage} seconds`, value: String(s.min_seconds), oninput: (e) => { s.min_seconds = Number(e.target.value); } })),
       h('td', {}, s.stage === 'RAMP' ? h('button', { type: 'button', class: 'plain', 'aria-label': 'one more ramp step',
-        onclick: () => { form.steps.splice(i + 1, 0, { stage: 'RAMP', fraction: Math.min(1, s.fraction + 0.25), min_seconds: s.min_seconds, key: `ramp${Math.random()}` }); form.draw(); } }, '+ step') : null)))));
+        onclick: () => { form.steps.splice(i + 1, 0, { stage: 'RAMP', fraction: Math.min(1, s.fraction + 0.25), min_seconds: s.min_seconds, key: `ramp${Math.random()}` }); form.draw(); } }, '+ step') : null))))));
 }
 
 function fields(form, pipelines) {
@@ -51,10 +68,11 @@ function fields(form, pipelines) {
       h('span', { class: 'muted' }, exact ? 'Bit-identical logits are its gate.' : 'Only requests whose contract says approximate may receive it.')),
     h('fieldset', {}, h('legend', {}, 'Parameters'), form.p?.params?.length ? h('div', { class: 'grid' }, form.p.params.map((s) => parameter(form, s))) : h('p', { class: 'muted' }, 'This pipeline has none.')),
     h('fieldset', {}, h('legend', {}, 'Steps'), stepRows(form)),
+    h('fieldset', {}, h('legend', {}, 'Gates'), gateRows(form)),
     h('fieldset', {}, h('legend', {}, 'Cohort'), h('div', { class: 'grid' },
       h('label', { class: 'field' }, h('span', {}, 'Tenants'), h('input', { type: 'text', placeholder: 'all', value: form.tenants, oninput: (e) => { form.tenants = e.target.value; } }), h('small', {}, 'names, separated by commas')),
       h('label', { class: 'field' }, h('span', {}, 'Classes'), h('input', { type: 'text', placeholder: 'all', value: form.classes, oninput: (e) => { form.classes = e.target.value; } }), h('small', {}, 'names, separated by commas')))),
-    h('p', { class: 'muted' }, 'Gates are the daemon’s standing ones for this contract. Creation starts at OFF: no traffic moves yet.'),
+    h('p', { class: 'muted' }, 'It starts at OFF: creation moves no traffic.'),
   ];
 }
 
@@ -62,7 +80,7 @@ const words = (s) => s.split(',').map((x) => x.trim()).filter(Boolean);
 
 /** Opens the form; `pipeline` is the one to begin with. */
 export function create(pipeline, onclose) {
-  const form = { p: null, params: {}, name: '', steps: STEPS.map((s) => ({ ...s })), tenants: '', classes: '', draw: () => {} };
+  const form = { p: null, params: {}, name: '', gates: [], steps: STEPS.map((s) => ({ ...s })), tenants: '', classes: '', draw: () => {} };
   const r = resource('pipelines');
   const dialog = confirm({
     title: 'New rollout', action: 'Create', look: 'wide', focusSelector: 'select.pipeline', onclose,
@@ -75,6 +93,7 @@ export function create(pipeline, onclose) {
       const made = await post('rollouts', {
         name: form.name, pipeline: form.p.name, params: form.params, contract: form.p.exactness === 'exact' ? 'exact' : 'approximate',
         cohort: { tenants: words(form.tenants), classes: words(form.classes) }, steps: form.steps.map(({ stage, fraction, min_seconds }) => ({ stage, fraction, min_seconds })),
+        gates: form.gates.filter((g) => g.on).map((g) => ({ metric: g.m.name, threshold: g.threshold, min_n: g.min_n })),
       });
       takeRollout(made);
       invalidate('rollouts');

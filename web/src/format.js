@@ -29,6 +29,7 @@ export function measure(x, unit) {
   if (absent(x)) return DASH;
   if (unit === 'share') return percent(x);
   if (unit === 'ratio') return `${number(x)} ×`;
+  if (unit === 'us') return us(x);
   if (!unit || unit === 'count') return number(x);
   return `${number(x)} ${unit}`;
 }

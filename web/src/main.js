@@ -6,7 +6,7 @@ import { confirm, isOpen, redraw as redrawDialog } from './dialog.js';
 import { clock, percent, time } from './format.js';
 import { listen, nextTheme, PLACES } from './keys.js';
 import { notifyError, say } from './notice.js';
-import { chip, stageText } from './parts.js';
+import { stageText } from './parts.js';
 import { parse } from './router.js';
 import { changed, currentRollout, invalidate, onChange, setPref, state, takeFailure, takeHistory, takeReceipt, takeRollout, takeStatus } from './state.js';
 import { reopen, start } from './stream.js';
@@ -44,10 +44,10 @@ function topBar() {
     h('a', { class: `stage ${shown}`, href: r ? `#/rollouts/${r.id}` : '#/rollouts' },
       h('b', {}, stageText(shown)), release?.fraction > 0 && release.fraction < 1 ? ` ${percent(release.fraction)}` : '', h('span', {}, r?.live ? ` ${release?.name ?? r.name}` : '')),
     news(),
-    s?.demo ? chip('demo', 'info', 'traffic is made by kvasird itself') : null,
+    s?.demo ? h('span', { class: 'pill info wide-only', title: 'traffic is made by kvasird itself' }, 'demo') : null,
     h('span', { class: 'gap' }),
     h('button', { class: 'plain wide-only', title: 'zone of times', onclick: () => setPref('utc', !state.prefs.utc) }, state.prefs.utc ? 'UTC' : 'local time'),
-    h('button', { class: 'plain', title: 'look: auto, light, dark', 'aria-label': `look: ${state.prefs.theme}`, onclick: nextTheme }, { auto: '◐ auto', light: '○ light', dark: '● dark' }[state.prefs.theme]),
+    h('button', { class: 'plain wide-only', title: 'look: auto, light, dark', 'aria-label': `look: ${state.prefs.theme}`, onclick: nextTheme }, { auto: '◐ auto', light: '○ light', dark: '● dark' }[state.prefs.theme]),
     r?.live ? verbButton(r, 'rollback', 'danger') : null);
 }
 
@@ -137,6 +137,7 @@ onChange(() => { drawLook(); drawPage(); });
 parse();
 drawLook();
 listen();
+document.getElementById('app').replaceChildren();
 get('status').then((s) => { takeStatus(s); changed(); }, (e) => notifyError('Status', e));
 start(on);
 changed();

@@ -23,7 +23,7 @@ export function verdict(v) {
 }
 
 export function stagePill(s) {
-  return h('span', { class: `pill ${STAGE_LOOK[s] ?? 'none'}` }, s === 'EXACT_BASELINE' ? h('span', { 'aria-hidden': 'true' }, '⤺ ') : null, stageText(s));
+  return h('span', { class: `pill ${STAGE_LOOK[s] ?? 'none'}` }, s === 'EXACT_BASELINE' ? h('span', { 'aria-hidden': 'true' }, '↩ ') : null, stageText(s));
 }
 
 export const chip = (text, look = 'none', title) => h('span', { class: `pill ${look}`, title }, text);
@@ -51,6 +51,8 @@ export function link(kind, id, text) {
   return id === null || id === undefined || id === '' ? '–' : h('a', { href: `#/${kind}/${encodeURIComponent(id)}` }, text ?? String(id));
 }
 
+const boxed = (x) => (Array.isArray(x) ? h('div', {}, x) : x); // a card's cell is a grid: one name, one value
+
 /** columns: [{head, cell(row), num, wide}]. On a phone each row becomes a card, its cells named by their heads. */
 export function table({ label, columns, rows, key, empty = 'Nothing here.', stack = true, current }) {
   if (rows.length === 0) return h('p', { class: 'empty' }, empty);
@@ -58,7 +60,7 @@ export function table({ label, columns, rows, key, empty = 'Nothing here.', stac
     h('table', { class: stack ? 'stack' : '' },
       h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col', class: c.num ? 'num' : '' }, c.head)))),
       h('tbody', {}, rows.map((r) => h('tr', { key: key?.(r), class: current?.(r) ? 'current' : '' },
-        columns.map((c) => h('td', { class: `${c.num ? 'num ' : ''}${c.wide ? 'wide' : ''}`, 'data-label': c.head }, c.cell(r))))))));
+        columns.map((c) => h('td', { class: `${c.num ? 'num ' : ''}${c.wide ? 'wide' : ''}`, 'data-label': c.head }, boxed(c.cell(r)))))))));
 }
 
 /** Names and values of one thing. */

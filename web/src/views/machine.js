@@ -35,7 +35,7 @@ function tierCard(t) {
   const asked = t.hits + t.misses;
   const look = used > 0.95 ? 'fail' : used > 0.85 ? 'warn' : '';
   return h('section', { class: 'card', key: t.name },
-    h('header', {}, h('h2', {}, t.name), h('div', { class: 'tools' }, t.emulated ? chip('emulated', 'warn', 'a model of a device in memory, not a device') : null, t.failures ? chip(`${number(t.failures)} failures`, 'fail') : null)),
+    h('header', {}, h('h2', {}, t.name), h('div', { class: 'tools' }, t.emulated ? chip('emulated', 'warn', 'a model of a device in memory, not a device') : null, t.failures ? chip(`${number(t.failures)} failure${t.failures === 1 ? '' : 's'}`, 'fail') : null)),
     h('div', { class: `share ${look}`, role: 'img', 'aria-label': `${percent(used)} of ${bytes(t.capacity_bytes)} used` },
       h('div', { class: 'bar' }, h('div', { style: { width: `${Math.min(100, used * 100)}%` } })), h('p', {}, h('span', {}, h('strong', {}, percent(used)), ` ${bytes(t.used_bytes)}`), h('span', {}, `of ${bytes(t.capacity_bytes)}`))),
     facts([

@@ -95,6 +95,7 @@ function one(id) {
         ['rollout', link('rollouts', r.rollout)], ['epoch', number(r.epoch)], ['tenant', r.tenant || null],
         ['session', r.session ? h('a', { href: `#/receipts?session=${encodeURIComponent(r.session)}` }, r.session) : null],
         ['tokens', number(r.tokens)], ['rows', r.rows_total ? `${number(r.rows)} of ${number(r.rows_total)}` : number(r.rows)], ['bytes', bytes(r.bytes)], ['value', number(r.value)],
+        ...['layer', 'kv_head', 'q_head', 'position'].filter((k) => r[k] !== undefined).map((k) => [k.replace('_', ' '), number(r[k])]),
         ['content digest', digest(r.digest)], ['chain hash', digest(r.hash)],
       ]))), h('div', {},
       card('What it rests on', null, table({ label: 'What this receipt rests on', rows: r.rests_on ?? [], key: (x) => x.kind + x.id, empty: 'Nothing: it is a root.', columns: [

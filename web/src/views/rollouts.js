@@ -30,7 +30,7 @@ function track(r) {
         stageNote(r, stage, i, now));
     }),
     h('li', { key: 'EXACT_BASELINE', class: `home ${back ? 'now' : ''}`, 'aria-current': back ? 'step' : null },
-      h('i', { 'aria-hidden': 'true' }, '⤺'), h('b', {}, 'EXACT BASELINE'), h('span', {}, back ? `for ${since(r.stage_since)}` : 'the way back')));
+      h('i', { 'aria-hidden': 'true' }, '↩'), h('b', {}, 'EXACT BASELINE'), h('span', {}, back ? `for ${since(r.stage_since)}` : 'the way back')));
 }
 
 function share(r) {
@@ -47,13 +47,13 @@ function health(r) {
     const bad = (r.gates ?? []).filter((g) => g.verdict === 'FAIL').map((g) => g.name);
     return ['safe', 'All traffic is on the exact baseline', t ? [`${time(t.at)}: `, reason(t.reason), ` ${t.detail ?? ''}`] : bad.join(', ')];
   }
-  const by = (v) => (r.gates ?? []).filter((g) => g.verdict === v);
+  const judged = (r.gates ?? []).filter((g) => g.judged !== false);
   const list = (gs) => gs.map((g) => `${g.name} ${verdictPhrase(g.verdict)}`).join(', ');
-  const failing = by('FAIL');
+  const failing = judged.filter((g) => g.verdict === 'FAIL');
   if (failing.length) return ['fail', failing.length === 1 ? '1 gate fails' : `${failing.length} gates fail`, list(failing)];
-  const open = (r.gates ?? []).filter((g) => g.verdict !== 'PASS');
-  const n = (r.gates ?? []).length;
-  if (n === 0) return ['none', 'No gate was evaluated yet', ''];
+  const open = judged.filter((g) => g.verdict !== 'PASS');
+  const n = judged.length;
+  if (n === 0) return ['none', 'No gate is judged at this stage', ''];
   if (open.length) return ['warn', `${n - open.length} of ${n} gates pass`, list(open)];
   return ['pass', `All ${n} gates pass`, r.stage === 'FULL' ? 'the candidate serves every session in its cohort' : 'ready for the next step'];
 }
@@ -71,8 +71,9 @@ function hero(r, isCurrent) {
           isCurrent && release?.frozen ? chip('frozen', 'warn') : null, isCurrent ? h('span', { class: 'muted' }, `epoch ${release?.epoch ?? '–'}`) : null)),
       h('div', { class: 'way-back' }, verbButton(r, 'rollback', 'danger big'), why ? h('small', {}, why) : h('small', {}, 'before the next token · ', h('kbd', {}, 'R')))),
     track(r), share(r),
-    h('p', { class: `health ${look}` }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, { pass: '✓', fail: '✗', warn: '◐', safe: '⤺', none: '○' }[look]),
-      h('strong', {}, head), text ? h('span', {}, text) : null));
+    h('p', { class: `health ${look}` }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, { pass: '✓', fail: '✗', warn: '◐', safe: '↩', none: '○' }[look]),
+      h('strong', {}, head), text ? h('span', {}, text) : null),
+    controls(r));
 }
 
 // ---------------------------------------------------------------- figures of now
@@ -89,6 +90,7 @@ function tiles() {
     tile('Time per token', ms(l.tpot_p50_ms), `p99 ${ms(l.tpot_p99_ms)}`),
     tile('First token', ms(l.ttft_p50_ms), 'p50'),
     tile('Omitted mass', l.units ? percent(l.omitted_mass_mean) : '–', l.units ? `≤ ${percent(l.omitted_mass_upper)} · ${number(l.units)} units` : 'no unit sampled'),
+    tile('Published', number(l.published_tokens), `tokens, ${number(l.requests)} requests`),
     tile('Exact mismatches', number(l.exact_mismatches), `${number(l.exact_tokens)} exact tokens`, l.exact_mismatches ? 'fail' : ''),
     tile('Sequences', number(l.active), `${l.queued} queued · ${l.recomputing} recomputing`),
     tile('Receipts', number(s.store?.receipts), `${s.store?.queued ?? 0} queued · ${s.store?.dropped ?? 0} dropped`, s.store?.dropped ? 'fail' : ''));
@@ -111,14 +113,16 @@ function interval(g) {
     h('line', { x1: x(g.threshold), y1: 2, x2: x(g.threshold), y2: 16, class: 'stroke text' }));
 }
 
+const comparison = (c) => ({ '<=': '≤', '>=': '≥' })[c] ?? c ?? '';
+
 function gates(r) {
   return card('Gates', null, table({
     label: 'Gates', rows: r.gates ?? [], key: (g) => g.name, empty: 'No gate was evaluated yet.', columns: [
       { head: 'gate', cell: (g) => h('code', { title: g.metric }, g.name) },
-      { head: 'verdict', cell: (g) => verdict(g.verdict) },
+      { head: 'verdict', cell: (g) => (g.judged === false ? h('span', { class: 'muted' }, 'not judged here') : verdict(g.verdict)) },
       { head: 'value', num: true, cell: (g) => measure(g.value, g.unit) },
       { head: 'bounds', num: true, cell: (g) => (g.lower === null || g.lower === undefined ? '–' : `${measure(g.lower, g.unit)} … ${measure(g.upper, g.unit)}`) },
-      { head: 'threshold', num: true, cell: (g) => `${g.comparison ?? ''} ${measure(g.threshold, g.unit)}` },
+      { head: 'threshold', num: true, cell: (g) => `${comparison(g.comparison)} ${measure(g.threshold, g.unit)}` },
       { head: '', cell: interval },
       { head: 'n / min', num: true, cell: (g) => h('span', { class: g.n < g.min_n ? 'warn-text' : '' }, `${number(g.n)} / ${number(g.min_n)}`) },
       { head: 'why', wide: true, cell: (g) => h('span', { class: 'muted' }, g.detail) },
@@ -127,7 +131,7 @@ function gates(r) {
 
 function controls(r) {
   const refused = changingVerbs.map((v) => [v.verb, whyNot(r, v.verb)]).filter(([, why]) => why);
-  return card('Controls', null,
+  return h('section', { class: 'controls', 'aria-label': 'Controls' },
     h('div', { class: 'row' }, changingVerbs.map((v) => verbButton(r, v.verb, v.verb === 'advance' ? 'primary' : v.danger === 'DANGER' ? 'danger outline' : ''))),
     refused.length ? h('details', { class: 'whys' }, h('summary', {}, `Why ${refused.length} of these cannot be used now`),
       h('ul', {}, refused.map(([verb, why]) => h('li', { key: verb }, h('strong', {}, verb), ` — ${why}`)))) : null);
@@ -156,7 +160,9 @@ function panel(r, isCurrent) {
   return [
     hero(r, isCurrent),
     isCurrent ? tiles() : null,
-    h('div', { class: 'columns' }, h('div', {}, gates(r), isCurrent ? releaseCharts(mass) : null), h('div', {}, controls(r), timeline(r), identity(r))),
+    gates(r),
+    isCurrent ? releaseCharts(mass) : null,
+    h('div', { class: 'columns even' }, h('div', {}, timeline(r)), h('div', {}, identity(r))),
   ];
 }
 
@@ -170,7 +176,7 @@ function list() {
       { head: 'stage', cell: (r) => h('span', {}, stagePill(r.stage), r.fraction > 0 && r.fraction < 1 ? ` ${percent(r.fraction)}` : '', r.paused ? [' ', chip('paused', 'warn')] : null) },
       { head: 'pipeline', cell: (r) => link('pipelines', r.pipeline) },
       { head: 'contract', cell: (r) => contractChip(r.contract) },
-      { head: 'gates', cell: (r) => ['PASS', 'FAIL', 'INCONCLUSIVE', 'NO_DATA'].map((v) => [v, (r.gates ?? []).filter((g) => g.verdict === v).length]).filter(([, n]) => n)
+      { head: 'gates', cell: (r) => ['PASS', 'FAIL', 'INCONCLUSIVE', 'NO_DATA'].map((v) => [v, (r.gates ?? []).filter((g) => g.judged !== false && g.verdict === v).length]).filter(([, n]) => n)
         .map(([v, n]) => h('span', { class: 'tight' }, verdict(v), ` ${n} `)) },
       { head: 'last reason', cell: (r) => reason(r.transitions?.at(-1)?.reason) },
       { head: 'created', cell: (r) => stamp(r.created_at) },
@@ -179,7 +185,7 @@ function list() {
 
 function quiet() {
   return h('section', { class: 'card hero safe' }, h('h1', { tabindex: '-1' }, 'Exact baseline'),
-    h('p', { class: 'health safe' }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, '⤺'), h('strong', {}, 'No candidate holds traffic'), h('span', {}, 'every token is exact')), newButton());
+    h('p', { class: 'health safe' }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, '↩'), h('strong', {}, 'No candidate holds traffic'), h('span', {}, 'every token is exact')), newButton());
 }
 
 let formFor = '';
