@@ -1,0 +1,108 @@
+// harness.mjs — starts the real kvasird and a real browser for the tests; KVASIR_URL tests a daemon that already runs.
+import { spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import axe from 'axe-core';
+import { chromium } from 'playwright-core';
+
+export const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
+export const build = resolve(root, process.env.KVASIR_BUILD ?? 'build');
+const READY_MS = 30000;
+const STOP_MS = 10000;
+
+const freePort = () => new Promise((done, fail) => {
+  const s = createServer().once('error', fail).listen(0, '127.0.0.1', () => { const { port } = s.address(); s.close(() => done(port)); });
+});
+
+/** Polls `probe` until it answers something true; fails with `what` after `limitMs`. */
+export async function until(what, probe, limitMs = 15000) {
+  const end = Date.now() + limitMs;
+  let last;
+  for (;;) {
+    try { const got = await probe(); if (got) return got; } catch (e) { last = e; }
+    if (Date.now() > end) throw new Error(`${what}: not within ${limitMs} ms${last ? ` (${last.message})` : ''}`);
+    await new Promise((r) => setTimeout(r, 50));
+  }
+}
+
+/** One kvasird with its own state on a free port. */
+export class Daemon {
+  static async start(extra = []) {
+    const d = new Daemon();
+    if (process.env.KVASIR_URL) { d.url = process.env.KVASIR_URL; return d; }
+    d.port = await freePort();
+    d.url = `http://127.0.0.1:${d.port}`;
+    d.state = mkdtempSync(join(tmpdir(), 'kvasir-web-'));
+    d.extra = extra;
+    await d.run();
+    return d;
+  }
+
+  async run() {
+    const program = join(build, 'kvasird');
+    if (!existsSync(program)) throw new Error(`${program} is not built: make`);
+    this.log = '';
+    this.child = spawn(program, ['--listen', `127.0.0.1:${this.port}`, '--state', this.state, '--model', join(root, 'models/kvasir-demo-q8_0.gguf'), ...this.extra], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
+    for (const s of [this.child.stdout, this.child.stderr]) s.on('data', (b) => { this.log = (this.log + b).slice(-20000); });
+    this.gone = new Promise((r) => this.child.once('exit', r));
+    await until('kvasird is ready', async () => {
+      if (this.child.exitCode !== null) throw new Error(`it ended with ${this.child.exitCode}: ${this.log.slice(-600)}`);
+      return (await fetch(`${this.url}/readyz`)).ok;
+    }, READY_MS);
+  }
+
+  async kill(signal = 'SIGKILL') {
+    this.child.kill(signal);
+    await this.gone;
+  }
+
+  async stop() {
+    if (!this.child) return;
+    if (this.child.exitCode === null && this.child.signalCode === null) {
+      this.child.kill('SIGTERM');
+      const late = setTimeout(() => this.child.kill('SIGKILL'), STOP_MS);
+      await this.gone;
+      clearTimeout(late);
+    }
+    rmSync(this.state, { recursive: true, force: true });
+  }
+
+  async api(path, body, headers = {}) {
+    const reply = await fetch(`${this.url}/api/v1/${path}`, body === undefined ? {} : { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) });
+    const answer = await reply.json();
+    if (!reply.ok) throw Object.assign(new Error(`${path}: ${JSON.stringify(answer)}`), { code: answer.error?.code });
+    return answer;
+  }
+
+  /** A short completion, so that there is traffic. */
+  async complete(session, contract = 'approximate') {
+    const reply = await fetch(`${this.url}/v1/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'kvasir-demo', prompt: 'The river ran', max_tokens: 8, kvasir: { contract, session } }) });
+    return reply.json();
+  }
+}
+
+export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+
+/** A page of its own that remembers every complaint of the browser in `page.complaints`. */
+export async function open(browser, url, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'Europe/Oslo', ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(10000);
+  page.complaints = [];
+  page.on('pageerror', (e) => page.complaints.push(e.stack ?? String(e)));
+  page.on('console', (m) => { if (m.type() === 'error') page.complaints.push(m.text()); });
+  await page.goto(url);
+  await page.locator('.top .badge', { hasText: 'live' }).waitFor();
+  return page;
+}
+
+/** What axe-core finds wrong, as lines of text. */
+export async function wrongs(page) {
+  await page.evaluate(axe.source);
+  const found = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }));
+  return found.violations.flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.target.flat().join(' ')} — ${v.help} ${n.any.map((a) => a.message).join('; ').slice(0, 160)}`));
+}
