@@ -9,7 +9,7 @@
 
 struct kv_sampler {
     int32_t n_vocab;
-    double *weight;  /* [n_vocab] penalised logits, then exp((logit - best) / temperature) */
+    float *weight;   /* [n_vocab] penalised logits, then exp((logit - best) / temperature) */
     int32_t *heap;   /* [n_vocab] ids */
     int32_t *counts; /* [n_vocab] zero between calls */
 };
@@ -61,22 +61,6 @@ double kv_draw(uint64_t seed, uint64_t output_index)
     return (double)(((uint64_t)c[1] << 32 | c[0]) >> 11) * 0x1p-53;
 }
 
-/* exp for x ≤ 0, within two units in the last place; 0 below -708. No libm: its last bits differ between machines. */
-static double exp_negative(double x)
-{
-    static const double inverse_factorial[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
-                                               1.0 / 720,       1.0 / 120,      1.0 / 24,      1.0 / 6,      1.0 / 2,     1, 1};
-    if (!(x > -708)) return 0;
-    const double log2e = 1.4426950408889634, ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
-    int k = (int)(x * log2e - 0.5);
-    double r = x - k * ln2_high - k * ln2_low, sum = 1.0 / 6227020800.0;
-    for (size_t i = 0; i < sizeof inverse_factorial / sizeof *inverse_factorial; i++) sum = sum * r + inverse_factorial[i];
-    uint64_t bits = (uint64_t)(1023 + k) << 52;
-    double scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return sum * scale;
-}
-
 /* ---------------------------------------------------------------- the model's distribution */
 
 static enum kv_status find_best(const float *logits, int32_t n, int32_t *best)
@@ -91,9 +75,16 @@ static enum kv_status find_best(const float *logits, int32_t n, int32_t *best)
 
 static double log_sum(const float *logits, int32_t n, float best)
 {
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += exp_negative((double)logits[i] - best);
-    return best + kv_log(sum);
+    enum { CHUNK = 256, LANES = 4 };
+    float e[CHUNK];
+    double sum[LANES] = {0};
+    for (int32_t i = 0; i < n; i += CHUNK) {
+        int32_t len = n - i < CHUNK ? n - i : CHUNK;
+        for (int32_t j = 0; j < len; j++) e[j] = logits[i + j] - best;
+        kv_kernels()->exp(e, len, e);
+        for (int32_t j = 0; j < len; j++) sum[j % LANES] += (double)e[j];
+    }
+    return best + kv_log((sum[0] + sum[2]) + (sum[1] + sum[3]));
 }
 
 static void fill_top(const float *logits, int32_t n, double norm, int32_t n_top, struct kv_sampled *out)
@@ -131,7 +122,7 @@ static void penalise(struct kv_sampler *s, const struct kv_sampling *p, struct k
     for (int32_t i = h.n_prompt; i < h.n; i++) {
         int32_t id = h.ids[i], times = s->counts[id];
         s->counts[id] = 0;
-        if (times) s->weight[id] -= (double)p->presence_penalty + (double)p->frequency_penalty * times;
+        if (times) s->weight[id] -= p->presence_penalty + p->frequency_penalty * (float)times;
     }
     if (p->repetition_penalty == 1) return;
     for (int32_t i = 0; i < h.n; i++) {
@@ -144,47 +135,69 @@ static void penalise(struct kv_sampler *s, const struct kv_sampling *p, struct k
 
 /* ---------------------------------------------------------------- cuts and the draw */
 
+/* Order of candidates: by weight, equal ones by id. */
 static bool ahead(const struct kv_sampler *s, int32_t a, int32_t b)
 {
     return s->weight[a] > s->weight[b] || (s->weight[a] == s->weight[b] && a < b);
 }
 
-static void sift(struct kv_sampler *s, int32_t i, int32_t n)
+/* Restores the heap below i; its root is the best candidate, or the worst one when `worst`. */
+static void sift(struct kv_sampler *s, int32_t i, int32_t n, bool worst)
 {
     int32_t id = s->heap[i];
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && ahead(s, s->heap[child + 1], s->heap[child])) child++;
-        if (!ahead(s, s->heap[child], id)) break;
+        if (child + 1 < n && ahead(s, s->heap[child + 1], s->heap[child]) != worst) child++;
+        if (ahead(s, s->heap[child], id) == worst) break;
         s->heap[i] = s->heap[child];
     }
     s->heap[i] = id;
 }
 
-/* Best candidates to the end of the heap's array, best last, until k are there or their share of `total` reaches top_p. Returns how many. */
-static int32_t keep_best(struct kv_sampler *s, int32_t k, double top_p)
+static void heapify(struct kv_sampler *s, int32_t n, bool worst)
 {
-    int32_t n = s->n_vocab, kept = 0;
-    for (int32_t i = 0; i < n; i++) s->heap[i] = i;
-    for (int32_t i = n / 2 - 1; i >= 0; i--) sift(s, i, n);
-    double total = 0, sum = 0;
-    if (k < n) { /* top-p is a share of what top-k left */
-        while (kept < k) {
-            int32_t id = s->heap[0];
-            s->heap[0] = s->heap[n - 1 - kept];
-            s->heap[n - 1 - kept++] = id;
-            sift(s, 0, n - kept);
-            total += s->weight[id];
-        }
-        int32_t within = 0;
-        while (within < kept && sum < top_p * total) sum += s->weight[s->heap[n - 1 - within++]];
-        return within ? within : 1;
+    for (int32_t i = n / 2 - 1; i >= 0; i--) sift(s, i, n, worst);
+}
+
+/* The best k candidates, unordered, into the heap's array: the worst of those kept so far is the root. */
+static int32_t gather_top_k(struct kv_sampler *s, int32_t k)
+{
+    for (int32_t i = 0; i < k; i++) s->heap[i] = i;
+    heapify(s, k, true);
+    for (int32_t i = k; i < s->n_vocab; i++) {
+        if (!ahead(s, i, s->heap[0])) continue;
+        s->heap[0] = i;
+        sift(s, 0, k, true);
     }
-    for (int32_t i = 0; i < n; i++) total += s->weight[i];
-    while (kept < n && (sum < top_p * total || !kept)) {
+    return k;
+}
+
+/* All candidates that can belong to a top_p share: those under (1 - top_p) · total / n together weigh less than what may be left out. */
+static int32_t gather_likely(struct kv_sampler *s, double top_p)
+{
+    double total = 0;
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n_vocab; i++) total += s->weight[i];
+    double least = (1 - top_p) * total / s->n_vocab * 0.999; /* less, for the rounding of sums */
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        if (s->weight[i] > 0 && s->weight[i] >= least) s->heap[n++] = i;
+    return n;
+}
+
+/* Sorts candidates to the end of the heap's array, best last, until their share reaches top_p. Returns how many of them.
+ * The share is of what top-k left, or of everything. */
+static int32_t keep_best(struct kv_sampler *s, int32_t k, double top_p, int32_t *n_gathered)
+{
+    bool by_k = k < s->n_vocab;
+    int32_t n = *n_gathered = by_k ? gather_top_k(s, k) : gather_likely(s, top_p), kept = 0;
+    double total = 0, sum = 0;
+    if (by_k) for (int32_t i = 0; i < n; i++) total += s->weight[s->heap[i]];
+    else for (int32_t i = 0; i < s->n_vocab; i++) total += s->weight[i];
+    heapify(s, n, false);
+    while (kept < n && (!kept || sum < top_p * total)) {
         int32_t id = s->heap[0];
         s->heap[0] = s->heap[n - 1 - kept];
         s->heap[n - 1 - kept++] = id;
-        sift(s, 0, n - kept);
+        sift(s, 0, n - kept, false);
         sum += s->weight[id];
     }
     return kept;
@@ -203,14 +216,14 @@ static int32_t draw_from_all(const struct kv_sampler *s, double u)
     return last; /* rounding */
 }
 
-static int32_t draw_from_best(const struct kv_sampler *s, int32_t kept, double u)
+/* last: the best of `kept` candidates that lie before it. */
+static int32_t draw_from_best(const struct kv_sampler *s, const int32_t *last, int32_t kept, double u)
 {
     double total = 0, sum = 0;
-    const int32_t *last = s->heap + s->n_vocab - 1;
     for (int32_t i = 0; i < kept; i++) total += s->weight[last[-i]];
     for (int32_t i = 0; i < kept; i++)
         if ((sum += s->weight[last[-i]]) > u * total) return last[-i];
-    return last[1 - kept];
+    return *last; /* rounding */
 }
 
 static int32_t best_weight(const struct kv_sampler *s)
@@ -225,13 +238,14 @@ static int32_t choose(struct kv_sampler *s, const struct kv_sampling *p, uint64_
 {
     int32_t best = best_weight(s);
     if (p->temperature == 0) return best;
-    double top = s->weight[best];
-    for (int32_t i = 0; i < s->n_vocab; i++) s->weight[i] = exp_negative((s->weight[i] - top) / p->temperature);
+    float top = s->weight[best];
+    for (int32_t i = 0; i < s->n_vocab; i++) s->weight[i] = (s->weight[i] - top) / p->temperature;
+    kv_kernels()->exp(s->weight, s->n_vocab, s->weight);
     double u = kv_draw(p->seed, output_index);
-    bool cut = p->top_p < 1 || (p->top_k > 0 && p->top_k < s->n_vocab);
-    if (!cut) return draw_from_all(s, u);
-    int32_t k = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : s->n_vocab;
-    return draw_from_best(s, keep_best(s, k, p->top_p), u);
+    int32_t k = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : s->n_vocab, n_gathered;
+    if (k == s->n_vocab && p->top_p >= 1) return draw_from_all(s, u);
+    int32_t kept = keep_best(s, k, p->top_p, &n_gathered);
+    return draw_from_best(s, s->heap + n_gathered - 1, kept, u);
 }
 
 static enum kv_status check(const struct kv_sampler *s, const struct kv_sampling *p, struct kv_history h, int32_t n_top)

@@ -1,8 +1,8 @@
 /* sampler.h — one token from one row of logits: greedy, temperature, top-k, top-p, penalties; and its log-probabilities.
  *
- * A draw is a function of (seed, output index) alone: a step that is thrown away and done again draws the same number. All arithmetic
- * is in double with functions of this project, so that equal logits give equal tokens on every machine. A sampler is scratch memory
- * for one thread at a time; kv_sample allocates nothing. */
+ * A draw is a function of (seed, output index) alone: a step that is thrown away and done again draws the same number. exp and
+ * log are the kernels' own, so that equal logits give equal tokens on every machine. A sampler is scratch memory for one thread at a
+ * time, which has called kv_numerics_enter(); kv_sample allocates nothing. */
 #ifndef KV_SAMPLER_H
 #define KV_SAMPLER_H
 
