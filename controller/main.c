@@ -1,0 +1,250 @@
+/* main.c — kvasird: reads its configuration, starts everything in order, waits for signals, stops everything in reverse. */
+#include "controller/api.h"
+#include "controller/config_paths.h"
+#include "controller/demo.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern char **environ;
+
+struct daemon {
+    struct kv_app app;
+    struct kv_config config;
+    char model[512], state[512];
+    int argc;
+    char **argv;
+    pthread_t status_thread;
+    bool status_runs;
+    _Atomic bool stopping;
+    struct kv_demo *demo;
+};
+
+static int report(const struct kv_error *e)
+{
+    fprintf(stderr, "kvasird: %s: %s%s%s\n", kv_status_name(e->status), e->message, *e->hint ? "; " : "", e->hint);
+    return EXIT_FAILURE;
+}
+
+/* ---------------------------------------------------------------- start */
+
+static enum kv_status refuse_unbuilt_tiers(const struct kv_config *c, struct kv_error *err)
+{
+    const char *key = *c->disk_path || c->disk_capacity ? "tiers.disk" : *c->remote_url ? "tiers.remote" : NULL;
+    if (!key) return KV_OK;
+    kv_fail(err, KV_UNSUPPORTED, key, "%s is set, and this version has no such tier", key);
+    kv_hint(err, "leave it empty; tiers.host and tiers.device are there");
+    return KV_UNSUPPORTED;
+}
+
+static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
+{
+    const struct kv_config *c = &d->config;
+    struct kv_engine_config e;
+    kv_engine_config_default(&e);
+    e.n_threads = (int32_t)c->threads;
+    e.max_sequences = (int32_t)c->max_sequences;
+    e.max_queue = (int32_t)c->max_queue;
+    e.context_length = (int32_t)c->context_length;
+    e.host_bytes = c->host_capacity;
+    e.device_bytes = c->device_capacity;
+    e.link_bytes_per_second = c->link_bytes_per_second;
+    e.link_latency_us = c->link_latency_us;
+    e.iteration_us = (int32_t)c->iteration_us;
+    e.prefill_chunk = (int32_t)c->prefill_chunk;
+    e.shadow_fraction = c->shadow_fraction;
+    e.shadow_queue = (int32_t)c->shadow_queue;
+    e.sink = kv_store_sink(d->app.store);
+    return kv_engine_create(d->app.model, &e, &d->app.engine, err);
+}
+
+static enum kv_status read_policy(const char *path, char **out, struct kv_error *err)
+{
+    FILE *f = *path ? fopen(path, "rb") : NULL;
+    if (!*path) return KV_OK;
+    if (!f) return kv_fail(err, KV_FILE_UNREADABLE, path, "the policy %s cannot be read: %s", path, strerror(errno));
+    *out = calloc(1, KV_POLICY_SOURCE_BYTES + 2);
+    size_t n = *out ? fread(*out, 1, KV_POLICY_SOURCE_BYTES + 1, f) : 0;
+    fclose(f);
+    return n <= KV_POLICY_SOURCE_BYTES ? KV_OK : kv_fail(err, KV_BODY_TOO_LARGE, path, "the policy %s exceeds %d bytes", path, KV_POLICY_SOURCE_BYTES);
+}
+
+static enum kv_status start_control(struct daemon *d, struct kv_error *err)
+{
+    const char *const paths[KV_POLICY_KINDS] = {d->config.policy_admission, d->config.policy_fallback, d->config.policy_release};
+    char *source[KV_POLICY_KINDS] = {0};
+    struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app};
+    memcpy(c.model_artifact, kv_model_info(d->app.model)->artifact, 32);
+    kv_numerics_id(c.numerics_id);
+    enum kv_status st = KV_OK;
+    for (int i = 0; i < KV_POLICY_KINDS && !st; i++) {
+        st = read_policy(paths[i], &source[i], err);
+        c.policy_source[i] = source[i];
+    }
+    if (!st) st = kv_control_create(kv_release_port_of(d->app.engine), d->app.store, &c, &d->app.control, err);
+    for (int i = 0; i < KV_POLICY_KINDS; i++) free(source[i]);
+    return st;
+}
+
+static void *status_main(void *arg)
+{
+    struct daemon *d = arg;
+    const struct timespec half_second = {0, 500000000};
+    while (!d->stopping) {
+        kv_api_post_status(&d->app);
+        nanosleep(&half_second, NULL);
+    }
+    return NULL;
+}
+
+/* The port is taken first: a taken one is told at once, and /healthz answers while the model loads. */
+static enum kv_status start(struct daemon *d, struct kv_error *err)
+{
+    struct kv_app *app = &d->app;
+    struct kv_http_options http = {.config = &d->config, .routes = kv_api_routes, .app = app, .ready = kv_api_ready, .log = kv_api_log};
+    app->config = &d->config;
+    app->started_us = kv_monotonic_us();
+    app->default_max_tokens = (int)d->config.default_max_tokens;
+    app->max_inferring = (int)(d->config.max_connections - (d->config.max_connections + 15) / 16);
+    app->demo = d->config.demo;
+    app->events = kv_events_create((int)d->config.max_event_streams);
+    app->sessions = kv_sessions_create();
+    if (!app->events || !app->sessions) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
+    kv_log_set_level(kv_log_level_from_name(d->config.log_level));
+    kv_log_set_events(app->events);
+    enum kv_status st = refuse_unbuilt_tiers(&d->config, err);
+    if (!st) st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
+    if (!st) st = kv_config_state_dir(&d->config, d->state, sizeof d->state, err);
+    if (!st) st = kv_http_create(&http, &app->http, err);
+    if (!st) st = kv_store_open(&(struct kv_store_config){.dir = d->state, .on_row = kv_api_on_row, .on_row_ctx = app}, &app->store, err);
+    if (!st) st = kv_model_open(d->model, NULL, &app->model, err);
+    if (!st) st = start_engine(d, err);
+    if (!st) st = start_control(d, err);
+    if (st) return st;
+    app->ready = true;
+    d->status_runs = !pthread_create(&d->status_thread, NULL, status_main, d);
+    kv_log(KV_LOG_INFO, "kvasird %s serves %s on %s://%s/, state in %s", KVASIR_VERSION, kv_model_info(app->model)->name, *d->config.tls_key ? "https" : "http",
+           kv_http_address(app->http), d->state);
+    return KV_OK;
+}
+
+/* ---------------------------------------------------------------- stop */
+
+static void stop(struct daemon *d)
+{
+    struct kv_app *app = &d->app;
+    app->draining = true;
+    d->stopping = true;
+    if (d->demo) kv_demo_stop(d->demo);
+    if (d->status_runs) pthread_join(d->status_thread, NULL);
+    if (app->http) kv_http_quiesce(app->http);
+    if (app->ready) {
+        kv_log(KV_LOG_INFO, "draining: live requests have %lld ms to finish", (long long)d->config.drain_timeout_ms);
+        kv_engine_drain(app->engine, (int32_t)d->config.drain_timeout_ms);
+        /* Answers that were published are still on their way to their readers. */
+        const struct timespec moment = {0, 5000000};
+        for (int i = 0; i < 400 && app->inferring > 0; i++) nanosleep(&moment, NULL);
+    }
+    kv_http_destroy(app->http);
+    if (app->control) kv_control_destroy(app->control);
+    if (app->engine) kv_engine_destroy(app->engine);
+    if (app->store) kv_store_close(app->store);
+    if (app->model) kv_model_close(app->model);
+    kv_log_set_events(NULL);
+    kv_events_free(app->events);
+    kv_sessions_free(app->sessions);
+}
+
+/* ---------------------------------------------------------------- signals */
+
+static void reload(struct daemon *d)
+{
+    struct kv_config fresh;
+    struct kv_error err = {0};
+    enum kv_status st = kv_config_load(&fresh, d->argc, d->argv, environ, &err);
+    if (!st) st = kv_http_auth_reload(kv_http_get_auth(d->app.http), &fresh, &err);
+    if (st) {
+        kv_log(KV_LOG_ERROR, "the configuration was not reloaded: %s: %s", kv_status_name(err.status), err.message);
+        kv_config_free(&fresh);
+        return;
+    }
+    for (int i = 0; i < KV_SETTINGS; i++)
+        if (kv_config_differs(&d->config, &fresh, (enum kv_setting_id)i) && !kv_config_reloadable((enum kv_setting_id)i))
+            kv_log(KV_LOG_WARN, "%s changed and needs a restart", kv_config_key((enum kv_setting_id)i));
+    const char *const paths[KV_POLICY_KINDS] = {fresh.policy_admission, fresh.policy_fallback, fresh.policy_release};
+    for (int i = 0; i < KV_POLICY_KINDS; i++) {
+        char *source = NULL;
+        st = read_policy(paths[i], &source, &err);
+        if (!st && source) st = kv_control_activate(d->app.control, (enum kv_policy_kind)i, source, strlen(source), "operator:SIGHUP", &err);
+        if (st) kv_log(KV_LOG_ERROR, "the %s policy was not reloaded: %s: %s", kv_policy_kind_name((enum kv_policy_kind)i), kv_status_name(err.status), err.message);
+        free(source);
+    }
+    d->app.default_max_tokens = (int)fresh.default_max_tokens;
+    kv_log_set_level(kv_log_level_from_name(fresh.log_level));
+    kv_log(KV_LOG_INFO, "the configuration was reloaded");
+    kv_config_free(&fresh);
+}
+
+static void force_baseline(struct daemon *d)
+{
+    struct kv_rollback_answer a;
+    struct kv_error err = {0};
+    if (kv_control_rollback(d->app.control, 0, "SIGUSR1", "operator:SIGUSR1", &a, &err)) kv_log(KV_LOG_ERROR, "SIGUSR1: %s: %s", kv_status_name(err.status), err.message);
+    else kv_log(KV_LOG_WARN, "SIGUSR1: all traffic is on the exact baseline, fenced after %lld us, %s, %d sequences recompute", (long long)a.fence_us, a.durable ? "durable" : "not durable",
+                (int)a.recomputing);
+}
+
+static void block_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(set, signals[i]);
+    pthread_sigmask(SIG_BLOCK, set, NULL); /* before any thread starts: all inherit it */
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static void serve(struct daemon *d, const sigset_t *set)
+{
+    for (;;) {
+        int sig = 0;
+        if (sigwait(set, &sig)) continue;
+        if (sig == SIGHUP) reload(d);
+        else if (sig == SIGUSR1) force_baseline(d);
+        else return;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct kv_error err = {0};
+    sigset_t set;
+    struct daemon *d = calloc(1, sizeof *d);
+    if (!d) return EXIT_FAILURE;
+    d->argc = argc;
+    d->argv = argv;
+    enum kv_status st = kv_config_load(&d->config, argc, argv, environ, &err);
+    if (!st && d->config.exit && !d->config.demo) st = kv_fail(&err, KV_BAD_ARGUMENT, "--exit", "--exit goes with --demo");
+    if (!st && d->config.demo) st = kv_demo_configure(&d->config, &err);
+    int status = st ? report(&err) : EXIT_SUCCESS;
+    if (!st && (d->config.help || d->config.version || d->config.print)) {
+        if (d->config.help) kv_config_help(stdout);
+        else if (d->config.version) puts("kvasird " KVASIR_VERSION);
+        else kv_config_print(&d->config, stdout);
+    } else if (!st) {
+        block_signals(&set);
+        st = start(d, &err);
+        if (!st && d->config.demo) st = kv_demo_start(&d->app, d->config.exit, &d->demo, &err);
+        if (st) status = report(&err);
+        else serve(d, &set);
+        stop(d);
+    }
+    if (d->demo) status = kv_demo_finish(d->demo);
+    kv_config_free(&d->config);
+    free(d);
+    return status;
+}
