@@ -4,9 +4,30 @@
 
 #define TILE 4
 
-/* s[i][row] for every group of four rows that some query row of the tile sees. */
+/* Into the second level: a block's K and V fill the first. */
+KV_INLINE void fetch(const uint8_t *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T1);
+}
+
+/* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. */
+KV_INLINE void fetch_selected(const enum kv_type type, const int N, const struct kv_attention *a, int32_t i0, int32_t b)
+{
+    if (b >= a->n_blocks || !a->k[b]) return;
+    const size_t row_bytes = (size_t)a->d_head * kv_width(type);
+    uint64_t any = 0;
+    for (int i = 0; i < N; i++) any |= kv_visible_rows(a, i0 + i, b);
+    for (; any; any &= any - 1) {
+        size_t at = (size_t)__builtin_ctzll(any) * row_bytes;
+        fetch((const uint8_t *)a->k[b] + at, row_bytes);
+        fetch((const uint8_t *)a->v[b] + at, row_bytes);
+    }
+}
+
+/* s[i][row] for every group of four rows that some query row of the tile sees. ahead: what to fetch
+ * meanwhile, as long as the block's K. */
 KV_INLINE void scores(const enum kv_type type, const int N, const struct kv_attention *a, int32_t i0, const uint8_t *k,
-                      uint64_t any, float s[TILE][KV_BLOCK_ROWS])
+                      uint64_t any, const uint8_t *ahead, float s[TILE][KV_BLOCK_ROWS])
 {
     const size_t d = (size_t)a->d_head, row_bytes = d * kv_width(type);
     const float *q = a->q + (size_t)i0 * a->q_stride;
@@ -20,6 +41,7 @@ KV_INLINE void scores(const enum kv_type type, const int N, const struct kv_atte
                 for (int r = 0; r < 4; r++) acc[i][r] = _mm512_setzero_ps();
             if (any >> (r16 + 4 * r4) & 0xf) {
                 const uint8_t *rows = k + (size_t)(r16 + 4 * r4) * row_bytes;
+                if (ahead) fetch(ahead + (size_t)(r16 + 4 * r4) * row_bytes, 4 * row_bytes);
                 for (size_t c = 0; c < d; c += 16) {
                     __m512 qc[TILE];
                     for (int i = 0; i < N; i++) qc[i] = _mm512_loadu_ps(q + (size_t)i * a->q_stride + c);
@@ -55,9 +77,9 @@ KV_INLINE void weigh(uint64_t rows, float s[KV_BLOCK_ROWS], float *m_out, float 
     *l_out = kv_canon(kv_tree16(l));
 }
 
-/* C vectors of channels from c on, N query rows. equal: all of them see the same rows. */
+/* C vectors of channels from c on, N query rows. equal: all of them see the same rows. ahead: what to fetch meanwhile. */
 KV_INLINE void values(const enum kv_type type, const int N, const int C, const uint8_t *v, size_t d, size_t c, const uint64_t *rows,
-                      uint64_t any, bool equal, float p[TILE][KV_BLOCK_ROWS], float *u)
+                      uint64_t any, bool equal, const uint8_t *ahead, float p[TILE][KV_BLOCK_ROWS], float *u)
 {
     __m512 acc[TILE][4];
     for (int i = 0; i < N; i++)
@@ -65,6 +87,7 @@ KV_INLINE void values(const enum kv_type type, const int N, const int C, const u
     for (uint64_t left = any; left; left &= left - 1) {
         int r = __builtin_ctzll(left);
         __m512 x[4];
+        if (ahead) fetch(ahead + (size_t)(r * 16 * C) * kv_width(type), (size_t)(16 * C) * kv_width(type));
         for (int j = 0; j < C; j++) x[j] = kv_load16(type, v + (size_t)r * d * kv_width(type), c + 16 * (size_t)j);
         for (int i = 0; i < N; i++) {
             __m512 w = _mm512_set1_ps(p[i][r]);
@@ -88,15 +111,22 @@ KV_INLINE void tile(const enum kv_type type, const int N, const struct kv_attent
         any |= rows[i];
         equal &= rows[i] == rows[0];
     }
-    scores(type, N, a, i0, a->k[b], any, s);
+    const uint8_t *v = 0, *next = 0; /* the first tile of a dense block fetches for all */
+    if (a->support) fetch_selected(type, N, a, i0, b + 1);
+    else if (!i0) v = a->v[b], next = b + 1 < a->n_blocks ? a->k[b + 1] : 0;
+    scores(type, N, a, i0, a->k[b], any, v, s);
     for (int i = 0; i < N; i++) weigh(rows[i], s[i], out.m + i0 + i, out.l + i0 + i);
-    size_t c = 0;
-    if (equal) {
-        for (; c + 64 <= d; c += 64) values(type, N, 4, a->v[b], d, c, rows, any, true, s, u);
-        for (; c < d; c += 16) values(type, N, 1, a->v[b], d, c, rows, any, true, s, u);
-    } else {
-        for (; c + 64 <= d; c += 64) values(type, N, 4, a->v[b], d, c, rows, any, false, s, u);
-        for (; c < d; c += 16) values(type, N, 1, a->v[b], d, c, rows, any, false, s, u);
+    for (size_t c = 0; c < d;) {
+        const uint8_t *ahead = next ? next + c * KV_BLOCK_ROWS * kv_width(type) : 0;
+        if (c + 64 <= d) {
+            if (equal) values(type, N, 4, a->v[b], d, c, rows, any, true, ahead, s, u);
+            else values(type, N, 4, a->v[b], d, c, rows, any, false, 0, s, u);
+            c += 64;
+        } else {
+            if (equal) values(type, N, 1, a->v[b], d, c, rows, any, true, ahead, s, u);
+            else values(type, N, 1, a->v[b], d, c, rows, any, false, 0, s, u);
+            c += 16;
+        }
     }
 }
 
