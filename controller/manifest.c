@@ -128,3 +128,76 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
     *n = c.n;
     return c.n <= cap ? KV_OK : KV_CAPACITY;
 }
+
+static void parse_cohort(struct kv_canonical_reader *r, struct kv_cohort *c)
+{
+    uint64_t n = kv_canonical_read_u64(r);
+    for (uint64_t i = 0; i < n && !r->failed; i++)
+        if (i >= KV_COHORT_NAMES || !kv_canonical_read_text(r, c->tenants[i], sizeof c->tenants[i])) r->failed = true;
+    c->n_tenants = (int32_t)n;
+    n = kv_canonical_read_u64(r);
+    for (uint64_t i = 0; i < n && !r->failed; i++)
+        if (i >= KV_COHORT_NAMES || !kv_canonical_read_text(r, c->classes[i], sizeof c->classes[i])) r->failed = true;
+    c->n_classes = (int32_t)n;
+}
+
+static void parse_steps_and_gates(struct kv_canonical_reader *r, struct kv_manifest *m)
+{
+    char stage[32];
+    uint64_t n = kv_canonical_read_u64(r);
+    for (uint64_t i = 0; i < n && !r->failed; i++) {
+        if (i >= KV_MAX_STEPS || !kv_canonical_read_text(r, stage, sizeof stage) || !kv_stage_from_name(stage, &m->steps[i].stage)) {
+            r->failed = true;
+            return;
+        }
+        m->steps[i].fraction = kv_canonical_read_f64(r);
+        m->steps[i].min_seconds = (int32_t)kv_canonical_read_i64(r);
+        m->steps[i].min_samples = kv_canonical_read_u64(r);
+    }
+    m->n_steps = (int32_t)n;
+    n = kv_canonical_read_u64(r);
+    for (uint64_t i = 0; i < n && !r->failed; i++) {
+        if (i >= KV_MAX_GATES || !kv_canonical_read_text(r, m->gates[i].metric, sizeof m->gates[i].metric)) {
+            r->failed = true;
+            return;
+        }
+        m->gates[i].threshold = kv_canonical_read_f64(r);
+        m->gates[i].min_n = kv_canonical_read_u64(r);
+    }
+    m->n_gates = (int32_t)n;
+}
+
+enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manifest *m, struct kv_error *err)
+{
+    struct kv_canonical_reader r = {.in = bytes, .n = n};
+    char text[1024], name[64];
+    memset(m, 0, sizeof *m);
+    kv_sha256(bytes, n, m->digest);
+    uint8_t digest[32];
+    memcpy(digest, m->digest, 32);
+    if (!kv_canonical_read_text(&r, text, sizeof text) || strcmp(text, "kvasir-manifest-1") || !kv_canonical_read_text(&r, m->name, sizeof m->name) ||
+        !kv_canonical_read_text(&r, name, sizeof name))
+        return kv_fail(err, KV_STORE_CORRUPT, "manifest", "a stored manifest cannot be read");
+    m->pipeline = kv_pipeline_find(name);
+    if (!m->pipeline) return kv_fail(err, KV_UNKNOWN_PIPELINE, name, "a stored manifest names pipeline %s, which this program does not have", name);
+    for (int i = 0; i < 11; i++) kv_canonical_read_text(&r, text, sizeof text); /* contract fields: compared through the digest */
+    kv_canonical_read_u64(&r);
+    m->contract = (enum kv_contract)kv_canonical_read_u64(&r);
+    uint64_t params = kv_canonical_read_u64(&r);
+    kv_params_default(m->pipeline, &m->params);
+    for (uint64_t i = 0; i < params && !r.failed; i++) {
+        kv_canonical_read_text(&r, text, sizeof text);
+        double v = kv_canonical_read_f64(&r);
+        if (!r.failed && kv_params_set(m->pipeline, &m->params, text, v, NULL) != KV_OK) r.failed = true;
+    }
+    kv_canonical_read_bytes(&r, m->model_artifact, 32);
+    kv_canonical_read_bytes(&r, m->adapter_set, 32);
+    kv_canonical_read_bytes(&r, m->numerics_id, 32);
+    parse_cohort(&r, &m->cohort);
+    parse_steps_and_gates(&r, m);
+    if (r.failed || r.at != r.n || kv_manifest_seal(m, NULL) != KV_OK || memcmp(digest, m->digest, 32)) {
+        memcpy(m->digest, digest, 32);
+        return kv_fail(err, KV_STORE_CORRUPT, m->name, "the stored manifest of %s is not the one this program would make", m->name);
+    }
+    return KV_OK;
+}

@@ -54,6 +54,8 @@ struct kv_manifest {
 enum kv_status kv_manifest_seal(struct kv_manifest *m, struct kv_error *err);
 /* The canonical bytes the digest is taken over. *n is set to the size needed, also when it exceeds cap (then CAPACITY). */
 enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size_t cap, size_t *n);
+/* The manifest such bytes came from. UNKNOWN_PIPELINE or STORE_CORRUPT when this program cannot give the same digest again. */
+enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manifest *out, struct kv_error *err);
 
 struct kv_transition {
     int64_t at_us;           /* CLOCK_REALTIME */
