@@ -4,7 +4,6 @@
 #include "controller/demo.h"
 
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -167,6 +166,7 @@ static void reload(struct daemon *d)
     struct kv_config fresh;
     struct kv_error err = {0};
     enum kv_status st = kv_config_load(&fresh, d->argc, d->argv, environ, &err);
+    if (!st && d->config.demo) st = kv_demo_configure(&fresh, &err);
     if (!st) st = kv_http_auth_reload(kv_http_get_auth(d->app.http), &fresh, &err);
     if (st) {
         kv_log(KV_LOG_ERROR, "the configuration was not reloaded: %s: %s", kv_status_name(err.status), err.message);
