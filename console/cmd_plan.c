@@ -91,7 +91,7 @@ static void print_report(const struct kv_plan_inputs *in, const struct kv_plan_r
         json_object_set_new(values, t->name, json_real(t->value));
     }
     json_t *o = json_pack("{s:s,s:s,s:o,s:o,s:o}", "model", in->model->name, "section", in->model->section, "inputs", inputs_json(in), "values", values, "terms", terms);
-    if (json) json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(17)), puts("");
+    if (json) json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(15)), puts("");
     json_decref(o);
 }
 
