@@ -100,9 +100,10 @@ export async function open(browser, url, options = {}) {
   return page;
 }
 
-/** What axe-core finds wrong, as lines of text. */
-export async function wrongs(page) {
-  await page.evaluate(axe.source);
-  const found = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }));
+/** What axe-core finds wrong, as lines of text; `only` narrows it to some rules. */
+export async function wrongs(page, only) {
+  if (!await page.evaluate(() => 'axe' in globalThis)) await page.evaluate(axe.source);
+  const runOnly = only ?? ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+  const found = await page.evaluate((rules) => globalThis.axe.run(document, { runOnly: rules, resultTypes: ['violations'] }), runOnly);
   return found.violations.flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.target.flat().join(' ')} — ${v.help} ${n.any.map((a) => a.message).join('; ').slice(0, 160)}`));
 }

@@ -47,7 +47,7 @@ function parameter(form, spec) {
 }
 
 function stepRows(form) {
-  return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Steps of the new rollout' }, h('table', { class: 'form' }, h('thead', {}, h('tr', {}, ['stage', 'percent', 'at least, seconds', ''].map((t) => h('th', { scope: 'col' }, t)))),
+  return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Steps of the new rollout' }, h('table', { class: 'form' }, h('thead', {}, h('tr', {}, ['stage', 'percent', 'at least, seconds', 'more'].map((t) => h('th', { scope: 'col' }, t)))),
     h('tbody', {}, form.steps.map((s, i) => h('tr', { key: s.key ?? s.stage + i }, h('td', {}, s.stage),
       h('td', {}, s.stage === 'CANARY' || s.stage === 'RAMP' ? h('input', { type: 'number', min: 1, max: 100, 'aria-label': `${s.stage} percent`, value: String(Math.round(s.fraction * 100)),
         oninput: (e) => { s.fraction = Number(e.target.value) / 100; } }) : `${s.fraction * 100}`),

@@ -7,6 +7,8 @@ export function h(tag, props, ...kids) {
   return { tag, props: props ?? {}, kids: kids.flat(Infinity).filter((k) => k !== null && k !== undefined && k !== false) };
 }
 
+const waiting = []; // elements made in this patch whose mount() is due
+
 const keyOf = (v) => v.props?.key;
 const sameKind = (a, b) => (a.tag === undefined ? b.tag === undefined : a.tag === b.tag && keyOf(a) === keyOf(b));
 const asNode = (k) => (typeof k === 'object' ? k : { text: String(k) });
@@ -33,7 +35,8 @@ function create(v, svg) {
   const el = inSvg ? document.createElementNS(SVG, v.tag) : document.createElement(v.tag);
   const late = v.tag === 'select' || v.tag === 'option'; // a select's value needs its options first
   if (!late) for (const [k, x] of Object.entries(v.props)) setProp(el, k, x);
-  if (!v.props.mount) patch(el, v.kids, inSvg);
+  if (v.props.mount) waiting.push([el, v.props.mount]);
+  else patchKids(el, v.kids, inSvg);
   if (late) for (const [k, x] of Object.entries(v.props)) setProp(el, k, x);
   return el;
 }
@@ -43,7 +46,7 @@ function update(el, v, old, svg) {
     if (v.text !== old.text) el.data = v.text;
     return;
   }
-  if (!v.props.mount) patch(el, v.kids, svg || v.tag === 'svg');
+  if (!v.props.mount) patchKids(el, v.kids, svg || v.tag === 'svg');
   for (const k of Object.keys(old.props)) if (!(k in v.props)) setProp(el, k, undefined, old.props[k]);
   for (const [k, x] of Object.entries(v.props)) setProp(el, k, x, old.props[k]);
   v.props.update?.(el);
@@ -59,8 +62,7 @@ function release(el) {
   for (const k of el.kvKids ?? []) release(k.el);
 }
 
-/** Makes the children of `parent` what `kids` describes. */
-export function patch(parent, kids, svg = false) {
+function patchKids(parent, kids, svg) {
   const old = parent.kvKids ?? [];
   const keyed = new Map(old.filter((o) => keyOf(o.v) !== undefined).map((o) => [keyOf(o.v), o]));
   const loose = old.filter((o) => keyOf(o.v) === undefined);
@@ -78,7 +80,7 @@ export function patch(parent, kids, svg = false) {
     if (hit && !used.has(hit)) {
       used.add(hit);
       next.push({ v, el: hit.el, old: hit.v });
-    } else next.push({ v, el: create(v, svg), fresh: true });
+    } else next.push({ v, el: create(v, svg) });
   }
   for (const o of old) if (!used.has(o)) remove(o.el);
   let place = parent.firstChild;
@@ -88,5 +90,10 @@ export function patch(parent, kids, svg = false) {
     if (n.old) update(n.el, n.v, n.old, svg);
   }
   parent.kvKids = next.map(({ v, el }) => ({ v, el }));
-  for (const n of next) if (n.fresh && n.v.props?.mount) n.el.kvUnmount = n.v.props.mount(n.el);
+}
+
+/** Makes the children of `parent` what `kids` describes, then mounts what is new: `mount(el)` finds its element in the page. */
+export function patch(parent, kids) {
+  patchKids(parent, kids, false);
+  for (const [el, mount] of waiting.splice(0)) if (el.isConnected) el.kvUnmount = mount(el);
 }

@@ -123,7 +123,7 @@ function gates(r) {
       { head: 'value', num: true, cell: (g) => measure(g.value, g.unit) },
       { head: 'bounds', num: true, cell: (g) => (g.lower === null || g.lower === undefined ? '–' : `${measure(g.lower, g.unit)} … ${measure(g.upper, g.unit)}`) },
       { head: 'threshold', num: true, cell: (g) => `${comparison(g.comparison)} ${measure(g.threshold, g.unit)}` },
-      { head: '', cell: interval },
+      { head: 'on its scale', cell: interval },
       { head: 'n / min', num: true, cell: (g) => h('span', { class: g.n < g.min_n ? 'warn-text' : '' }, `${number(g.n)} / ${number(g.min_n)}`) },
       { head: 'why', wide: true, cell: (g) => h('span', { class: 'muted' }, g.detail) },
     ] }));

@@ -1,0 +1,303 @@
+// console.test.mjs — what an operator does in the web console, done in a real browser against the real daemon.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { Daemon, launch, open, until, wrongs } from './harness.mjs';
+
+const HOUR = 3600;
+const STEPS = [{ stage: 'SHADOW', fraction: 0, min_seconds: HOUR }, { stage: 'CANARY', fraction: 0.1, min_seconds: HOUR },
+  { stage: 'RAMP', fraction: 0.5, min_seconds: HOUR }, { stage: 'FULL', fraction: 1, min_seconds: 0 }];
+const FAULTY = 'return { api = 1, name = "faulty", release = function(stage, gates, history) error("on purpose") end }\n';
+const LIMIT_BYTES = 350 * 1024;
+const FIRST_PAINT_MS = 1000;
+
+let daemon;
+let browser;
+
+/** A live rollout: the one there is, else a new one that stays in its first stages. */
+async function live() {
+  const { rollouts } = await daemon.api('rollouts');
+  const has = rollouts.find((r) => r.live);
+  return has ?? daemon.api('rollouts', { name: 'web-quest', pipeline: 'quest', params: {}, contract: 'approximate', steps: STEPS });
+}
+
+/** Counts the clicks it makes. */
+function clicker() {
+  let n = 0;
+  return { click: async (locator) => { await locator.click(); n++; }, get count() { return n; } };
+}
+
+const notes = (page) => page.locator('.notes');
+const dialog = (page) => page.locator('dialog[open]');
+const stage = (page) => page.locator('.top .stage b');
+
+before(async () => {
+  daemon = await Daemon.start();
+  browser = await launch();
+  await live();
+});
+
+after(async () => {
+  await browser?.close();
+  await daemon?.stop();
+});
+
+test('the page is small, paints at once and breaks no content policy', async () => {
+  for (const f of ['', 'icon.svg', 'app.js', 'app.css', 'editor.js']) {
+    const reply = await fetch(`${daemon.url}/${f}`, { headers: { 'accept-encoding': 'identity' } });
+    assert.equal(reply.status, 200, f);
+    assert.match(reply.headers.get('content-security-policy') ?? '', /default-src 'self'/);
+    assert.doesNotMatch(reply.headers.get('content-security-policy'), /unsafe/);
+    await reply.arrayBuffer();
+  }
+  const page = await open(browser, `${daemon.url}/#/policies/release`);
+  await page.locator('.editor').waitFor();
+  const bytes = await page.evaluate(() => performance.getEntriesByType('resource').filter((r) => /\.(js|css|svg)$/.test(r.name)).reduce((a, r) => a + r.encodedBodySize, 0));
+  assert.ok(bytes > 10000 && bytes < LIMIT_BYTES, `${bytes} bytes over the wire`);
+  const paint = await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0].startTime);
+  assert.ok(paint < FIRST_PAINT_MS, `first paint after ${paint} ms`);
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test('every place opens by its address, has a heading and is accessible in both looks', async () => {
+  const r = await live();
+  const { receipts } = await daemon.api('receipts?limit=1');
+  const places = ['', 'rollouts', `rollouts/${r.id}`, 'receipts', `receipts/${receipts[0].id}`, 'failures', 'policies', 'policies/release', 'sessions', 'tiers', 'pipelines', 'pipelines/quest', 'help', 'help/reasons/INDEX_MISS'];
+  for (const colorScheme of ['light', 'dark']) {
+    const page = await open(browser, `${daemon.url}/`, { colorScheme });
+    for (const place of places) {
+      await page.evaluate((h) => { location.hash = h; }, `#/${place}`);
+      await page.waitForFunction((h) => location.hash === `#/${h}` && document.querySelector('main h1')?.textContent && !document.querySelector('main [aria-busy=true]'), place);
+      // The looks differ in colours alone.
+      assert.deepEqual(await wrongs(page, colorScheme === 'dark' ? ['color-contrast'] : undefined), [], `${colorScheme} #/${place}`);
+    }
+    assert.deepEqual(page.complaints, []);
+    await page.context().close();
+  }
+});
+
+test('nothing is cut off on a phone', async () => {
+  const page = await open(browser, `${daemon.url}/`, { viewport: { width: 390, height: 844 } });
+  for (const place of ['', 'receipts', 'failures', 'pipelines', 'tiers', 'policies/release', 'help']) {
+    await page.evaluate((h) => { location.hash = h; }, `#/${place}`);
+    await page.waitForFunction(() => document.querySelector('main h1')?.textContent && !document.querySelector('main [aria-busy=true]'));
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 390, `#/${place} scrolls sideways`);
+  }
+  assert.ok(await page.locator('.top').getByRole('button', { name: 'Roll back' }).isVisible(), 'the way back is in sight');
+  await page.context().close();
+});
+
+test('news arrive by the stream, without a request of their own', async () => {
+  const page = await open(browser, `${daemon.url}/`);
+  const published = page.locator('.tile', { hasText: 'Published' }).locator('dd');
+  await published.waitFor();
+  const asked = [];
+  page.on('request', (q) => { if (q.url().includes('/api/v1/status')) asked.push(q.url()); });
+  const old = await published.innerText();
+  await until('the published tokens move', async () => { await daemon.complete('web-live'); return (await published.innerText()) !== old; });
+  assert.deepEqual(asked, []);
+  await page.context().close();
+});
+
+test('the stream closes while the page is hidden and resumes after the last event', async () => {
+  const page = await open(browser, `${daemon.url}/`);
+  const hide = (hidden) => page.evaluate((h) => {
+    Object.defineProperty(document, 'hidden', { configurable: true, get: () => h });
+    document.dispatchEvent(new Event('visibilitychange'));
+  }, hidden);
+  // An event with an id must have come before there is something to resume after.
+  await daemon.complete('web-hidden');
+  await page.evaluate(() => { location.hash = '#/receipts'; });
+  await until('a receipt', async () => (await page.locator('main tbody tr').count()) > 0);
+  const ended = page.waitForEvent('requestfailed', (q) => q.url().endsWith('/api/v1/events'));
+  await hide(true);
+  await ended;
+  const again = page.waitForRequest((q) => q.url().endsWith('/api/v1/events'));
+  await hide(false);
+  const headers = await (await again).allHeaders();
+  assert.match(headers['last-event-id'] ?? '', /^\d+$/);
+  await page.locator('.top .badge', { hasText: 'live' }).waitFor();
+  await page.context().close();
+});
+
+test('look and zone follow the system, then the operator, and are remembered', async () => {
+  const page = await open(browser, `${daemon.url}/`, { colorScheme: 'dark' });
+  const luminance = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).reduce((a, x) => a + Number(x), 0));
+  assert.ok(await luminance() < 200, 'dark as the system says');
+  await page.getByRole('button', { name: /^look:/ }).click();
+  assert.ok(await luminance() > 600, 'light by choice');
+  assert.match(await page.locator('footer').innerText(), /\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (CET|CEST|GMT[+]\d)/);
+  await page.getByRole('button', { name: 'local time' }).click();
+  await until('UTC', async () => /UTC$/.test(await page.locator('footer').innerText()));
+  await page.reload();
+  await page.locator('footer').waitFor();
+  assert.ok(await luminance() > 600, 'still light');
+  assert.match(await page.locator('footer').innerText(), /UTC$/);
+  await page.context().close();
+});
+
+test('keys alone: places, palette, help, and a dialog that keeps and returns the focus', async () => {
+  const page = await open(browser, `${daemon.url}/`);
+  await page.locator('.hero').waitFor();
+  const at = () => page.evaluate(() => location.hash);
+  await page.keyboard.press('g'); await page.keyboard.press('f');
+  await until('failures', async () => (await at()) === '#/failures');
+  await until('the heading has the focus', () => page.evaluate(() => document.activeElement?.tagName === 'H1'));
+  await page.keyboard.press('?');
+  await until('help', async () => (await at()) === '#/help');
+  await page.keyboard.press('Control+k');
+  await dialog(page).getByRole('combobox').waitFor();
+  await page.keyboard.type('go to tiers');
+  await page.keyboard.press('Enter');
+  await until('tiers', async () => (await at()) === '#/tiers');
+  await page.keyboard.press('g'); await page.keyboard.press('o');
+  const button = page.locator('.hero').getByRole('button', { name: 'Roll back' });
+  await button.focus();
+  await page.keyboard.press('Enter');
+  await dialog(page).waitFor();
+  for (let i = 0; i < 6; i++) {
+    await page.keyboard.press('Tab');
+    // Between its last and first element a browser may pass through its own frame: then nothing of the page has the focus.
+    assert.ok(await page.evaluate(() => document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))), 'the focus stays inside');
+  }
+  await page.keyboard.press('Escape');
+  await until('closed', async () => (await dialog(page).count()) === 0);
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Roll back');
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test('a refused verb says why, a safe one reports what it did', async () => {
+  const r = await live();
+  const page = await open(browser, `${daemon.url}/#/rollouts/${r.id}`);
+  const controls = page.locator('.controls');
+  await controls.getByText(/cannot be used now/).waitFor();
+  const refused = controls.getByRole('button', { disabled: true }).first();
+  assert.ok((await refused.getAttribute('title')).length > 3, 'a disabled button says why');
+  await refused.click({ force: true });
+  await notes(page).getByText(/is not possible/).waitFor();
+  await controls.getByRole('button', { name: 'Pause' }).click();
+  await notes(page).getByText(`Pause: ${r.name}`).waitFor();
+  await page.locator('.hero').getByText('paused', { exact: true }).waitFor();
+  assert.equal((await daemon.api(`rollouts/${r.id}`)).paused, true);
+  await controls.getByRole('button', { name: 'Resume' }).click();
+  await notes(page).getByText(`Resume: ${r.name}`).waitFor();
+  await until('resumed', async () => (await daemon.api(`rollouts/${r.id}`)).paused === false);
+  await page.context().close();
+});
+
+test('a policy is edited, compared, refused with its reason, checked and activated', async () => {
+  const before = await daemon.api('policies/release');
+  const page = await open(browser, `${daemon.url}/#/policies/release`);
+  const content = page.locator('.cm-content');
+  await content.click();
+  await page.keyboard.press('Control+a');
+  await page.keyboard.insertText('return { syntax error');
+  await page.getByRole('button', { name: 'Check' }).click();
+  await page.locator('main .health.fail').getByText(/POLICY_/).waitFor();
+  await notes(page).getByRole('button', { name: /Dismiss/ }).first().click();
+  await content.click();
+  await page.keyboard.press('Control+a');
+  await page.keyboard.insertText(`${before.source.trimEnd()}\n-- seen ${Date.now()}\n`);
+  await page.getByText('Difference from ACTIVE').click();
+  await page.locator('.cm-changedLine').first().waitFor();
+  await page.getByRole('button', { name: 'Check' }).click();
+  await page.locator('main .health.pass').waitFor();
+  await page.getByRole('button', { name: 'Activate' }).click();
+  await dialog(page).getByRole('button', { name: 'Activate' }).click();
+  await notes(page).getByText(/^Activated/).waitFor();
+  const now = await daemon.api('policies/release');
+  assert.match(now.source, /-- seen \d+/);
+  assert.notEqual(now.version, before.version);
+  assert.deepEqual(page.complaints.filter((c) => !/400 \(/.test(c)), []);
+  await page.context().close();
+});
+
+test('the receipt behind a failure is at most four clicks away and the chain verifies', async () => {
+  const { source } = await daemon.api('policies/release');
+  await daemon.api('policies/release/activate', { source: FAULTY });
+  try {
+    await until('a failure', async () => (await daemon.api('failures?limit=5')).failures.length > 0, 30000);
+  } finally {
+    await daemon.api('policies/release/activate', { source });
+  }
+  const page = await open(browser, `${daemon.url}/`);
+  const c = clicker();
+  await c.click(page.getByRole('link', { name: 'Failures', exact: true }));
+  const row = page.locator('main tbody tr').first();
+  await row.waitFor();
+  await c.click(row.getByRole('link', { name: /^receipt/ }));
+  await page.getByText('What it rests on').waitFor();
+  await page.getByRole('heading', { level: 1, name: /^Receipt \d+/ }).waitFor();
+  assert.ok(c.count <= 4, `${c.count} clicks`);
+  await c.click(page.getByRole('button', { name: 'Verify the chain' }));
+  await notes(page).getByText('Receipts verify').waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test('a rollout is created from its pipeline’s own parameters', async () => {
+  const page = await open(browser, `${daemon.url}/#/rollouts/new?pipeline=quest`);
+  const form = dialog(page);
+  await form.getByText('Parameters').waitFor();
+  const { pipelines } = await daemon.api('pipelines');
+  const quest = pipelines.find((p) => p.name === 'quest');
+  for (const p of quest.params) await form.locator('code', { hasText: p.name }).first().waitFor();
+  assert.deepEqual(await wrongs(page), []);
+  const name = `web-${Date.now()}`;
+  await form.getByLabel('Name of the candidate').fill(name);
+  const made = page.waitForResponse((q) => q.request().method() === 'POST' && q.url().endsWith('/api/v1/rollouts'));
+  await form.getByRole('button', { name: 'Create' }).click();
+  const reply = await made;
+  if (reply.ok()) {
+    await notes(page).getByText(`Created ${name}`).waitFor();
+    await page.getByRole('heading', { level: 1, name }).waitFor();
+  } else { // one candidate at a time: then the reason is shown and the form stays
+    await notes(page).getByText(/^Create: [A-Z_]+/).waitFor();
+    assert.ok(await form.isVisible());
+  }
+  await page.context().close();
+});
+
+test('a rollback takes two clicks, says what it does before and what it did after', async () => {
+  const r = await live();
+  const page = await open(browser, `${daemon.url}/`);
+  await page.locator('.hero').waitFor();
+  const c = clicker();
+  await c.click(page.locator('.top').getByRole('button', { name: 'Roll back' }));
+  const before = await dialog(page).innerText();
+  for (const word of [r.name, 'EXACT BASELINE', '%', 'active sequence']) assert.ok(before.includes(word), `the question names ${word}`);
+  assert.deepEqual(await wrongs(page), []);
+  await c.click(dialog(page).getByRole('button', { name: 'Roll back' }));
+  await dialog(page).getByText('Fenced', { exact: true }).waitFor();
+  assert.equal(c.count, 2);
+  const done = await dialog(page).innerText();
+  for (const word of ['Fenced', 'Durable', 'Unsent', 'epoch']) assert.ok(done.includes(word), `the answer names ${word}`);
+  await until('the stage is shown', async () => (await stage(page).innerText()) === 'EXACT BASELINE');
+  assert.equal((await daemon.api(`rollouts/${r.id}`)).stage, 'EXACT_BASELINE');
+  await page.keyboard.press('Enter'); // the focus is on Close
+  await until('closed', async () => (await dialog(page).count()) === 0);
+  await page.getByText('OPERATOR_ROLLBACK').first().waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test('a server that stops makes the page stale: nothing can be changed until it is back', { skip: process.env.KVASIR_URL ? 'needs a daemon of its own' : false }, async () => {
+  const page = await open(browser, `${daemon.url}/`);
+  await live();
+  await page.locator('.top').getByRole('button', { name: 'Roll back' }).waitFor();
+  await daemon.kill();
+  await page.locator('.top .badge.stale').waitFor({ timeout: 9000 });
+  await page.getByText('Nothing was heard since').waitFor();
+  const button = page.locator('.top').getByRole('button', { name: 'Roll back' });
+  assert.equal(await button.getAttribute('aria-disabled'), 'true');
+  const sent = [];
+  page.on('request', (q) => { if (q.method() === 'POST') sent.push(q.url()); });
+  await button.click({ force: true });
+  await notes(page).getByText('Rollback is not possible').waitFor();
+  assert.deepEqual(sent, []);
+  await daemon.run();
+  await page.locator('.top .badge', { hasText: 'live' }).waitFor({ timeout: 15000 });
+  assert.equal(await page.getByText('Nothing was heard since').count(), 0);
+  await page.context().close();
+});
