@@ -121,7 +121,7 @@ function outcome(a) {
   return [
     h('p', {}, 'All traffic is on the exact baseline, epoch ', h('strong', {}, a.epoch), '.'),
     h('ul', { class: 'steps' },
-      fact(a.fenced, a.fenced ? 'Fenced' : 'Not fenced', a.fenced ? `no candidate token can leave since ${us(a.fence_us)} after the click arrived` : 'the daemon did not confirm the fence'),
+      fact(a.fenced, a.fenced ? 'Fenced' : 'Not fenced', a.fenced ? `no candidate token has left since ${us(a.fence_us)} after the request arrived` : 'the daemon did not confirm the fence'),
       fact(a.durable, a.durable ? 'Durable' : 'Not yet durable', a.durable ? `the intent was on disk after ${us(a.durable_us)}` : 'the intent record is not on disk yet'),
       fact(resumed, resumed ? 'Resumed' : 'Resuming', resumed ? `${number(a.recomputing)} sequences recomputed exactly` : `${number(left)} of ${number(a.recomputing)} sequences still recompute`),
       fact(true, 'Unsent', `${number(a.unsent_tokens)} tokens published before the fence were still on their way to slow clients`)),
@@ -132,7 +132,7 @@ function rollback(r) {
   let reasonText = '';
   const live = state.status?.live ?? {};
   confirm({
-    title: `Roll back ${r.name}?`, action: 'Roll back', look: 'danger',
+    title: `Roll back ${r.name}?`, doneTitle: `Rolled back ${r.name}`, action: 'Roll back', look: 'danger',
     body: () => [
       move(r, 'EXACT_BASELINE', 0),
       h('p', {}, h('strong', {}, percent(r.fraction)), ' of sessions leave the candidate before their next token. ',

@@ -10,10 +10,10 @@ export function open({ title, body, look = '', onclose, focus = '[autofocus]' })
   const el = document.createElement('dialog');
   const back = document.activeElement;
   el.className = look;
-  el.setAttribute('aria-label', title);
+  el.setAttribute('aria-label', typeof title === 'function' ? title() : title);
   const self = {
     el,
-    draw() { patch(el, [h('div', { class: 'sheet' }, look === 'palette' ? null : h('h2', {}, title), body(self))]); },
+    draw() { patch(el, [h('div', { class: 'sheet' }, look === 'palette' ? null : h('h2', {}, typeof title === 'function' ? title() : title), body(self))]); },
     close() { el.close(); },
   };
   el.addEventListener('close', () => {
@@ -39,11 +39,11 @@ export const redraw = () => current?.draw();
 export const isOpen = () => current !== null;
 
 /** Asks before it acts. `run` makes the change and may return content that then stays to be read; without it the dialog closes. */
-export function confirm({ title, body, action, look = '', run, focusCancel = false, focusSelector, onclose }) {
+export function confirm({ title, doneTitle = title, body, action, look = '', run, focusCancel = false, focusSelector, onclose }) {
   let busy = false;
   let result = null;
   return open({
-    title, look, onclose, focus: focusSelector ?? (focusCancel ? '.cancel' : '.confirm'),
+    title: () => (result ? doneTitle : title), look, onclose, focus: focusSelector ?? (focusCancel ? '.cancel' : '.confirm'),
     body: (self) => (result ? [
       h('div', { class: 'outcome', role: 'status' }, typeof result === 'function' ? result() : result),
       h('div', { class: 'row end' }, h('button', { key: 'close', class: 'primary', mount: labelled('Close', () => self.close(), true) })),

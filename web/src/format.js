@@ -34,6 +34,13 @@ export function measure(x, unit) {
   return `${number(x)} ${unit}`;
 }
 
+/** An interval, its unit said once. */
+export function range(lo, hi, unit) {
+  if (absent(lo) || absent(hi)) return DASH;
+  if (unit === 'us') return `${us(lo)} … ${us(hi)}`;
+  return `${number(unit === 'share' ? lo * 100 : lo)} … ${measure(hi, unit)}`;
+}
+
 const zone = () => (state.prefs.utc ? { timeZone: 'UTC' } : {});
 const dateOf = (t) => (t instanceof Date ? t : new Date(t));
 

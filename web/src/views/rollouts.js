@@ -2,7 +2,7 @@
 import { changingVerbs, verbButton, whyNot } from '../actions.js';
 import { releaseCharts } from '../chart.js';
 import { create } from '../create.js';
-import { duration, measure, ms, number, percent, since, time } from '../format.js';
+import { duration, measure, ms, number, percent, range, since, time } from '../format.js';
 import { card, chip, contractChip, digest, facts, link, loaded, reason, STAGES, stagePill, stageText, stamp, table, verdict, verdictPhrase } from '../parts.js';
 import { currentRollout, resource, rollouts, state } from '../state.js';
 import { h } from '../vdom.js';
@@ -121,7 +121,7 @@ function gates(r) {
       { head: 'gate', cell: (g) => h('code', { title: g.metric }, g.name) },
       { head: 'verdict', cell: (g) => (g.judged === false ? h('span', { class: 'muted' }, 'not judged here') : verdict(g.verdict)) },
       { head: 'value', num: true, cell: (g) => measure(g.value, g.unit) },
-      { head: 'bounds', num: true, cell: (g) => (g.lower === null || g.lower === undefined ? '–' : `${measure(g.lower, g.unit)} … ${measure(g.upper, g.unit)}`) },
+      { head: 'bounds', num: true, cell: (g) => range(g.lower, g.upper, g.unit) },
       { head: 'threshold', num: true, cell: (g) => `${comparison(g.comparison)} ${measure(g.threshold, g.unit)}` },
       { head: 'on its scale', cell: interval },
       { head: 'n / min', num: true, cell: (g) => h('span', { class: g.n < g.min_n ? 'warn-text' : '' }, `${number(g.n)} / ${number(g.min_n)}`) },
