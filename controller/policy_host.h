@@ -31,7 +31,7 @@ const char *kv_policy_name(const struct kv_script *p);
 const char *kv_policy_version(const struct kv_script *p); /* hex SHA-256 of the source */
 const char *kv_policy_source(const struct kv_script *p, size_t *n);
 
-/* --- admission(r, credits) */
+/* --- admission(r, credits) -> { action = "ADMIT_TRANSFER" | "FALLBACK", cause = "DEADLINE" | "CREDIT_PRESSURE", priority, placement, reason } */
 enum kv_admission { KV_ADMIT_TRANSFER, KV_ADMIT_FALLBACK_DEADLINE, KV_ADMIT_FALLBACK_CREDIT, KV_ADMISSIONS };
 struct kv_admission_request {
     const char *tenant, *class;
@@ -46,7 +46,8 @@ struct kv_admission_credits {
 };
 struct kv_admission_answer {
     enum kv_admission action;
-    int32_t priority; /* 0 … 100 */
+    int32_t priority;   /* 0 … 100, higher first */
+    char placement[32]; /* of a transfer; empty: the candidate's own */
     char reason[96];
 };
 /* The answer without a policy: the source's admit_transfer (0x08L). */
@@ -76,6 +77,8 @@ struct kv_release_answer {
 /* A fault or an illegal proposal (ADVANCE without every judged gate passing) is HOLD and a status other than OK. */
 enum kv_status kv_policy_release(struct kv_script *p, const struct kv_release_question *q, struct kv_release_answer *out, struct kv_error *err);
 
+/* Asks the policy a spread of questions, so that errors show before it is activated: any fault, and for a fallback policy any illegal cell. */
+enum kv_status kv_policy_check(struct kv_script *p, struct kv_error *err);
 /* Runs a policy's test file: one table of functions, each given the policy's table; prints nothing. *passed and *failed count them, the
  * first failure is in err. */
 enum kv_status kv_policy_test(struct kv_script *p, const char *source, size_t n, int32_t *passed, int32_t *failed, struct kv_error *err);
