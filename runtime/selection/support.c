@@ -63,6 +63,21 @@ void kv_trace_scores(struct kv_ledger *ledger, int32_t g, const float *score, in
     for (int32_t u = 0; u < t->n_units; u++) t->score[(size_t)g * (size_t)t->cap_units + (size_t)u] = u < n_ranked ? score[u] : NAN;
 }
 
+void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit)
+{
+    struct kv_trace *t = ledger->trace;
+    if (t && unit < t->cap_units) t->score[(size_t)g * (size_t)t->cap_units + (size_t)unit] = NAN;
+}
+
+void kv_softmax_add(const float *logit, int32_t n, double *total)
+{
+    double top = -INFINITY, sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (!((double)logit[i] <= top)) top = (double)logit[i];
+    for (int32_t i = 0; i < n; i++) sum += exp((double)logit[i] - top);
+    for (int32_t i = 0; i < n; i++) total[i] += exp((double)logit[i] - top) / sum;
+}
+
 static void row_of(const struct kv_rows *rows, const void *const *blocks, int32_t row, float *out)
 {
     const uint8_t *block = blocks[row / KV_BLOCK_ROWS];

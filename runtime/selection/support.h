@@ -26,6 +26,11 @@ void kv_trace_choose(struct kv_ledger *ledger, int32_t g, int32_t unit);
 /* Copies n_ranked scores; units from there to n_units were not ranked. */
 void kv_trace_scores(struct kv_ledger *ledger, int32_t g, const float *score, int32_t n_ranked, int32_t n_units);
 
+void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit);
+
+/* Adds softmax(logit) to total, both [n]. */
+void kv_softmax_add(const float *logit, int32_t n, double *total);
+
 /* One key row as fp32; out has room for d_head. */
 void kv_rows_key(const struct kv_rows *rows, int32_t row, float *out);
 void kv_rows_value(const struct kv_rows *rows, int32_t row, float *out);

@@ -1,0 +1,97 @@
+/* kmeans.c — Lloyd's k-means over stored keys or parts of them, by distance or by cosine. */
+#include "runtime/selection/kmeans.h"
+
+#include "runtime/selection/draw.h"
+#include "runtime/selection/rank.h"
+#include "runtime/selection/support.h"
+
+#include <math.h>
+#include <string.h>
+
+static void normalise(float *x, int32_t n)
+{
+    double squares = 0;
+    for (int32_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
+    if (!(squares > 0) || !isfinite(squares)) return; /* a zero key has no direction: it stays zero and ties to the first centroid */
+    double scale = 1 / sqrt(squares);
+    for (int32_t i = 0; i < n; i++) x[i] = (float)((double)x[i] * scale);
+}
+
+static const float *point(struct kv_kmeans *m, int32_t row)
+{
+    kv_rows_key(m->rows, row, m->row);
+    float *x = m->row + m->offset;
+    if (m->cosine) normalise(x, m->width);
+    return x;
+}
+
+void kv_kmeans_seed(struct kv_kmeans *m, int32_t c, int32_t position)
+{
+    memcpy(m->centroid + (size_t)c * (size_t)m->width, point(m, position), (size_t)m->width * sizeof *m->centroid);
+}
+
+void kv_kmeans_draw_seeds(struct kv_kmeans *m, uint64_t seed, uint64_t *keys)
+{
+    if (m->k > m->n) m->k = m->n;
+    for (int32_t i = 0; i < m->n; i++) keys[i] = kv_draw(seed, (uint64_t)i) << 32 | (uint32_t)i;
+    kv_rank_select(keys, (size_t)m->n, (size_t)m->k);
+    kv_rank_sort(keys, (size_t)m->k);
+    for (int32_t c = 0; c < m->k; c++) kv_kmeans_seed(m, c, m->first + (int32_t)kv_rank_index(keys[c]));
+}
+
+static void measure_centroids(struct kv_kmeans *m)
+{
+    for (int32_t c = 0; c < m->k; c++) {
+        const float *x = m->centroid + (size_t)c * (size_t)m->width;
+        m->square[c] = m->cosine ? 0 : kv_kernels()->dot(x, x, m->width);
+    }
+}
+
+/* Least |c|² − 2 x·c; under cosine centroids are unit vectors and the squares are left out. */
+int32_t kv_kmeans_nearest(const struct kv_kmeans *m, const float *x)
+{
+    int32_t best = 0;
+    float least = INFINITY;
+    for (int32_t c = 0; c < m->k; c++) {
+        float distance = m->square[c] - 2 * kv_kernels()->dot(x, m->centroid + (size_t)c * (size_t)m->width, m->width);
+        if (distance < least) least = distance, best = c;
+    }
+    return best;
+}
+
+static bool assign(struct kv_kmeans *m, bool first)
+{
+    bool changed = first;
+    memset(m->sum, 0, (size_t)m->k * (size_t)m->width * sizeof *m->sum);
+    memset(m->count, 0, (size_t)m->k * sizeof *m->count);
+    for (int32_t i = 0; i < m->n; i++) {
+        const float *x = point(m, m->first + i);
+        int32_t c = kv_kmeans_nearest(m, x);
+        double *sum = m->sum + (size_t)c * (size_t)m->width;
+        changed |= m->label[i] != c;
+        m->label[i] = c;
+        m->count[c]++;
+        for (int32_t j = 0; j < m->width; j++) sum[j] += (double)x[j];
+    }
+    return changed;
+}
+
+static void update(struct kv_kmeans *m)
+{
+    for (int32_t c = 0; c < m->k; c++) {
+        float *x = m->centroid + (size_t)c * (size_t)m->width;
+        for (int32_t j = 0; m->count[c] && j < m->width; j++) x[j] = (float)(m->sum[(size_t)c * (size_t)m->width + (size_t)j] / m->count[c]);
+        if (m->count[c] && m->cosine) normalise(x, m->width);
+    }
+    measure_centroids(m);
+}
+
+void kv_kmeans_run(struct kv_kmeans *m)
+{
+    measure_centroids(m);
+    for (int32_t i = 0; i < m->iterations; i++) {
+        if (!assign(m, i == 0)) return;
+        update(m);
+    }
+    assign(m, false); /* members of the last centroids */
+}

@@ -1,0 +1,30 @@
+/* kmeans.h — Lloyd's k-means over stored keys or parts of them, by distance or by cosine. No allocation; one caller at a time per memory.
+ *
+ * Ties go to the lower centroid. An empty cluster keeps its last centroid and has count 0: it owns no member and is never ranked. */
+#ifndef KV_KMEANS_H
+#define KV_KMEANS_H
+
+#include "runtime/selection/selector.h"
+
+struct kv_kmeans {
+    const struct kv_rows *rows;
+    int32_t first, n;       /* rows [first, first + n) */
+    int32_t offset, width;  /* channels of each key */
+    int32_t k, iterations;
+    bool cosine;            /* keys normalised, centroids normalised means */
+    float *centroid;        /* [k][width]: seeds in, centroids out */
+    int32_t *label, *count; /* [n], [k] */
+    double *sum;            /* [k][width] */
+    float *square;          /* [k] */
+    float *row;             /* [d_head] */
+};
+
+void kv_kmeans_run(struct kv_kmeans *m);
+/* Seeds from k distinct rows drawn by seed (fewer rows than k: k becomes n). keys: room for n. */
+void kv_kmeans_draw_seeds(struct kv_kmeans *m, uint64_t seed, uint64_t *keys);
+/* Seed c from the key at a position. */
+void kv_kmeans_seed(struct kv_kmeans *m, int32_t c, int32_t position);
+/* Nearest centroid of a vector of `width` under the model's measure. */
+int32_t kv_kmeans_nearest(const struct kv_kmeans *m, const float *x);
+
+#endif

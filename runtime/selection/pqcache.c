@@ -1,0 +1,208 @@
+/* pqcache.c — PQCache (0x07F): rows ranked by product-quantised keys, one support per K/V head.
+ *
+ * build fits 2^bits centroids per subspace on all rows after the sink, once; a row gets its codes when it leaves the local window,
+ * and codebooks are never fitted again. Support: sink, local window, and the top_rows between them by Σ over the group of the softmaxes of
+ * table scores; ties go to the lower row. No dense layers. When no more rows than centroids lie between sink and window, all are taken; so
+ * are they when top_rows covers them. Codes rank only: attention reads full rows. Widening doubles top_rows. */
+#include "runtime/selection/draw.h"
+#include "runtime/selection/kmeans.h"
+#include "runtime/selection/methods.h"
+#include "runtime/selection/rank.h"
+#include "runtime/selection/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUBSPACES, BITS, ITERATIONS, SINK_ROWS, LOCAL_ROWS, TOP_ROWS, SEED, N_PARAMS };
+const struct kv_param_spec kv_selector_pqcache_params[N_PARAMS] = {
+    {"subspaces", "int", 2, 1, 64, "parts", "paper: m = 2", "parts a key is split into; divides the head's width"},
+    {"bits", "int", 6, 1, 8, "bits", "paper: b = 6", "2^bits centroids per part"},
+    {"iterations", "int", 10, 1, 300, "rounds", "house; code: 3 to 300 by fit", "k-means rounds at build"},
+    {"sink_rows", "int", 32, 0, 1048576, "rows", "code", "first rows, always attended"},
+    {"local_rows", "int", 64, 0, 1048576, "rows", "house; code: a share of the prompt", "last rows, always attended"},
+    {"top_rows", "int", 128, 1, 1048576, "rows", "house; code: a share of the prompt", "rows taken by their codes"},
+    {"seed", "int", 4321, 0, 9007199254740991, "", "code: 4321", "draws the first centroids; shared by layers and heads"},
+};
+
+struct kv_selector {
+    int32_t d_head, group, subspaces, width, cap, n_rows, n_coded;
+    int32_t sink, local, top;
+    uint64_t seed;
+    struct kv_kmeans *part; /* [subspaces] codebook and its measure; k = 0 before build */
+    uint8_t *code;          /* [subspaces][cap] */
+    int32_t *label;         /* [cap] of the fit */
+    float *table;           /* [subspaces][256] */
+    float *score;           /* [cap] */
+    double *total, *sum;    /* [cap], [256][width] */
+    uint64_t *key;          /* [cap] */
+    float *row;             /* [d_head] */
+    float *centroid, *square; /* [subspaces][256][width], [subspaces][256] */
+    int32_t *count;         /* [256] */
+    int32_t centroids, iterations;
+};
+
+static void pqcache_destroy(struct kv_selector *s)
+{
+    if (!s) return;
+    void *const owned[] = {s->part, s->code, s->label, s->table, s->score, s->total, s->sum, s->key, s->row, s->centroid, s->square, s->count};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
+    free(s);
+}
+
+static bool allocate(struct kv_selector *s)
+{
+    size_t m = (size_t)s->subspaces, n = (size_t)s->cap, w = (size_t)s->width, c = (size_t)s->centroids;
+    s->part = calloc(m, sizeof *s->part);
+    s->code = calloc(m * n, 1);
+    s->label = calloc(n, sizeof *s->label);
+    s->table = calloc(m * c, sizeof *s->table);
+    s->score = calloc(n, sizeof *s->score);
+    s->total = calloc(n, sizeof *s->total);
+    s->sum = calloc(c * w, sizeof *s->sum);
+    s->key = calloc(n, sizeof *s->key);
+    s->row = calloc((size_t)s->d_head, sizeof *s->row);
+    s->centroid = calloc(m * c * w, sizeof *s->centroid);
+    s->square = calloc(m * c, sizeof *s->square);
+    s->count = calloc(c, sizeof *s->count);
+    return s->part && s->code && s->label && s->table && s->score && s->total && s->sum && s->key && s->row && s->centroid && s->square && s->count;
+}
+
+static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
+                                     struct kv_selector **out, struct kv_error *err)
+{
+    (void)seed; /* the method shares one seed between layers and heads */
+    enum kv_status status = kv_selection_check(d_head, group, n_rows_max, err);
+    if (status != KV_OK) return status;
+    if (d_head % (int32_t)p->value[SUBSPACES])
+        return kv_fail(err, KV_BAD_ARGUMENT, "subspaces", "%g subspaces do not divide the width %d", p->value[SUBSPACES], d_head);
+    struct kv_selector *s = calloc(1, sizeof *s);
+    if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "pqcache", "no memory for a selector");
+    s->d_head = d_head, s->group = group, s->cap = n_rows_max;
+    s->subspaces = (int32_t)p->value[SUBSPACES];
+    s->width = d_head / s->subspaces;
+    s->centroids = 1 << (int32_t)p->value[BITS];
+    s->iterations = (int32_t)p->value[ITERATIONS];
+    s->sink = (int32_t)p->value[SINK_ROWS];
+    s->local = (int32_t)p->value[LOCAL_ROWS];
+    s->top = (int32_t)p->value[TOP_ROWS];
+    s->seed = (uint64_t)p->value[SEED];
+    if (!allocate(s)) {
+        pqcache_destroy(s);
+        return kv_fail(err, KV_OUT_OF_MEMORY, "pqcache", "no memory for the codes of %d rows", n_rows_max);
+    }
+    *out = s;
+    return KV_OK;
+}
+
+static void fit(struct kv_selector *s, const struct kv_rows *rows)
+{
+    int32_t n = rows->n_rows - s->sink;
+    for (int32_t j = 0; j < s->subspaces; j++) {
+        size_t at = (size_t)j * (size_t)s->centroids;
+        struct kv_kmeans *m = &s->part[j];
+        *m = (struct kv_kmeans){.rows = rows, .first = s->sink, .n = n, .offset = j * s->width, .width = s->width, .k = s->centroids,
+                                .iterations = s->iterations, .centroid = s->centroid + at * (size_t)s->width, .label = s->label, .count = s->count,
+                                .sum = s->sum, .square = s->square + at, .row = s->row};
+        kv_kmeans_draw_seeds(m, s->seed + (uint64_t)j, s->key);
+        kv_kmeans_run(m);
+        m->rows = NULL; /* the caller's, not ours to keep */
+    }
+}
+
+/* Codes for rows that have left the local window. */
+static enum kv_status pqcache_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
+{
+    if (from != s->n_rows || rows->n_rows < from) return KV_STALE_INDEX;
+    if (rows->n_rows > s->cap) return KV_CAPACITY;
+    s->n_rows = rows->n_rows;
+    /* Rows appended to an unfitted index stay exact until there is more than a codebook of them. */
+    if (!s->part[0].k && s->n_rows - s->local - s->sink > s->centroids) fit(s, rows);
+    if (!s->part[0].k) return KV_OK;
+    if (s->n_coded < s->sink) s->n_coded = s->sink;
+    for (; s->n_coded < s->n_rows - s->local; s->n_coded++) {
+        kv_rows_key(rows, s->n_coded, s->row);
+        for (int32_t j = 0; j < s->subspaces; j++)
+            s->code[(size_t)j * (size_t)s->cap + (size_t)s->n_coded] = (uint8_t)kv_kmeans_nearest(&s->part[j], s->row + j * s->width);
+    }
+    return KV_OK;
+}
+
+static enum kv_status pqcache_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
+{
+    (void)prefill_q;
+    (void)n_prefill_q;
+    s->n_rows = s->n_coded = 0;
+    for (int32_t j = 0; j < s->subspaces; j++) s->part[j].k = 0;
+    return pqcache_append(s, rows, 0);
+}
+
+static enum kv_status pqcache_drop(struct kv_selector *s, int32_t to)
+{
+    if (to < 0) return KV_BAD_ARGUMENT;
+    if (to < s->n_rows) s->n_rows = to;
+    if (to < s->n_coded) s->n_coded = to;
+    return KV_OK;
+}
+
+static int32_t pqcache_covered(const struct kv_selector *s) { return s->n_rows; }
+
+/* Adds the head's softmax over rows [first, end) to the totals. */
+static void add_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end)
+{
+    for (int32_t j = 0; j < s->subspaces; j++)
+        for (int32_t c = 0; c < s->part[j].k; c++)
+            s->table[j * s->centroids + c] = kv_kernels()->dot(q + j * s->width, s->part[j].centroid + (size_t)c * (size_t)s->width, s->width);
+    for (int32_t t = first; t < end; t++) {
+        float sum = 0;
+        for (int32_t j = 0; j < s->subspaces; j++) sum += s->table[j * s->centroids + s->code[(size_t)j * (size_t)s->cap + (size_t)t]];
+        s->score[t] = sum * rows->scale;
+    }
+    kv_softmax_add(s->score + first, end - first, s->total + first);
+}
+
+static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
+                                    int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger)
+{
+    int32_t n = rows->n_rows;
+    enum kv_status status = kv_selection_open(rows, s->n_rows, s->group, support, n_blocks, estimated_omitted_mass, ledger);
+    if (status != KV_OK || n == 0) return status;
+    int32_t first = s->sink < n ? s->sink : n, end = n - s->local > first ? n - s->local : first, between = end - first;
+    int64_t want = (int64_t)s->top << (widen ? 1 : 0);
+    int32_t top = want < between ? (int32_t)want : between;
+    bool all = top == between || between <= s->centroids || !s->part[0].k;
+    memset(s->total, 0, (size_t)n * sizeof *s->total);
+    for (int32_t g = 0; !all && g < s->group; g++) add_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
+    for (int32_t t = first; t < end; t++) {
+        s->score[t] = (float)log(s->total[t]);
+        s->key[t - first] = kv_rank_key(s->score[t], (uint32_t)t);
+    }
+    if (!all) kv_rank_select(s->key, (size_t)between, (size_t)top);
+    kv_mask_set_range(support, 0, all ? n : first);
+    kv_mask_set_range(support, end, n);
+    for (int32_t i = 0; !all && i < top; i++) kv_mask_set(support, (int32_t)kv_rank_index(s->key[i]));
+    for (int32_t g = 0; g < s->group; g++) {
+        if (g) memcpy(support + (size_t)g * (size_t)n_blocks, support, (size_t)n_blocks * sizeof *support);
+        for (int32_t t = 0; ledger->trace && t < n; t++) {
+            if (t < first || t >= end || all) s->score[t] = NAN;
+            if (kv_mask_has(support, t)) kv_trace_choose(ledger, g, t);
+        }
+        kv_trace_scores(ledger, g, s->score, n, n);
+    }
+    uint64_t codebooks = (uint64_t)s->centroids * (uint64_t)s->d_head * sizeof(float);
+    if (!all) {
+        ledger->candidates = (uint64_t)between;
+        ledger->candidate_bytes = (uint64_t)between * (uint64_t)s->subspaces + codebooks;
+        ledger->selector_macs = (uint64_t)s->group * ((uint64_t)s->centroids * (uint64_t)s->d_head + (uint64_t)between * (uint64_t)s->subspaces);
+    }
+    ledger->units = (uint64_t)(all ? between : top);
+    ledger->index_bytes = (uint64_t)s->n_coded * (uint64_t)s->subspaces + codebooks;
+    kv_ledger_support(ledger, rows, support, n_blocks, NULL);
+    return KV_OK;
+}
+
+const struct kv_selector_method kv_selector_pqcache = {
+    .name = "pqcache", .params = kv_selector_pqcache_params, .n_params = N_PARAMS, .per_q_head = false,
+    .create = pqcache_create, .destroy = pqcache_destroy, .build = pqcache_build, .append = pqcache_append, .drop = pqcache_drop,
+    .query = pqcache_query, .covered = pqcache_covered,
+};
