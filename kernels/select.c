@@ -14,6 +14,8 @@ const struct kv_kernels *kv_kernels_for(const char *isa)
 {
     if (!strcmp(isa, "scalar")) return &kv_scalar_kernels;
 #ifdef __x86_64__
+    if (!strcmp(isa, "avx2")) /* every processor with AVX2 and FMA has F16C too */
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kv_avx2_kernels : 0;
     if (!strcmp(isa, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")
