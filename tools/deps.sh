@@ -3,7 +3,7 @@
 set -euo pipefail
 build=${1:-build}
 packages="gcc make pkg-config libc6-dev libmicrohttpd-dev libjansson-dev liblua5.4-dev libsqlite3-dev libgnutls28-dev
-libcurl4-gnutls-dev zlib1g-dev libncurses-dev check tmux curl python3 python3-venv"
+libcurl4-gnutls-dev zlib1g-dev libxxhash-dev libncurses-dev check tmux curl python3 python3-venv"
 command -v npm >/dev/null || packages="$packages nodejs npm"
 command -v chromium >/dev/null || packages="$packages chromium fonts-dejavu-core"
 missing=
