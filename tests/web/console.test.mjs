@@ -26,6 +26,13 @@ function clicker() {
   return { click: async (locator) => { await locator.click(); n++; }, get count() { return n; } };
 }
 
+/** Goes to a place and waits until it is drawn with what it loads. */
+async function visit(page, place) {
+  await page.evaluate((h) => { location.hash = h; }, `#/${place}`);
+  await page.locator(`.view[data-path="${place}"] h1`).first().waitFor();
+  await page.waitForFunction(() => !document.querySelector('main [aria-busy=true]'));
+}
+
 const notes = (page) => page.locator('.notes');
 const dialog = (page) => page.locator('dialog[open]');
 const stage = (page) => page.locator('.top .stage b');
@@ -62,12 +69,11 @@ test('the page is small, paints at once and breaks no content policy', async () 
 test('every place opens by its address, has a heading and is accessible in both looks', async () => {
   const r = await live();
   const { receipts } = await daemon.api('receipts?limit=1');
-  const places = ['', 'rollouts', `rollouts/${r.id}`, 'receipts', `receipts/${receipts[0].id}`, 'failures', 'policies', 'policies/release', 'sessions', 'tiers', 'pipelines', 'pipelines/quest', 'help', 'help/reasons/INDEX_MISS'];
+  const places = ['', 'rollouts', `rollouts/${r.id}`, 'receipts', `receipts/${receipts[0].id}`, 'failures', 'policies', 'policies/release', 'sessions', 'tiers', 'pipelines', 'pipelines/quest', 'log', 'help', 'help/reasons/INDEX_MISS'];
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(browser, `${daemon.url}/`, { colorScheme });
     for (const place of places) {
-      await page.evaluate((h) => { location.hash = h; }, `#/${place}`);
-      await page.waitForFunction((h) => location.hash === `#/${h}` && document.querySelector('main h1')?.textContent && !document.querySelector('main [aria-busy=true]'), place);
+      await visit(page, place);
       // The looks differ in colours alone.
       assert.deepEqual(await wrongs(page, colorScheme === 'dark' ? ['color-contrast'] : undefined), [], `${colorScheme} #/${place}`);
     }
@@ -79,8 +85,7 @@ test('every place opens by its address, has a heading and is accessible in both 
 test('nothing is cut off on a phone', async () => {
   const page = await open(browser, `${daemon.url}/`, { viewport: { width: 390, height: 844 } });
   for (const place of ['', 'receipts', 'failures', 'pipelines', 'tiers', 'policies/release', 'help']) {
-    await page.evaluate((h) => { location.hash = h; }, `#/${place}`);
-    await page.waitForFunction(() => document.querySelector('main h1')?.textContent && !document.querySelector('main [aria-busy=true]'));
+    await visit(page, place);
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 390, `#/${place} scrolls sideways`);
   }
   assert.ok(await page.locator('.top').getByRole('button', { name: 'Roll back' }).isVisible(), 'the way back is in sight');
@@ -107,7 +112,7 @@ test('the stream closes while the page is hidden and resumes after the last even
   }, hidden);
   // An event with an id must have come before there is something to resume after.
   await daemon.complete('web-hidden');
-  await page.evaluate(() => { location.hash = '#/receipts'; });
+  await visit(page, 'receipts');
   await until('a receipt', async () => (await page.locator('main tbody tr').count()) > 0);
   const ended = page.waitForEvent('requestfailed', (q) => q.url().endsWith('/api/v1/events'));
   await hide(true);
@@ -125,7 +130,7 @@ test('look and zone follow the system, then the operator, and are remembered', a
   const luminance = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).reduce((a, x) => a + Number(x), 0));
   assert.ok(await luminance() < 200, 'dark as the system says');
   await page.getByRole('button', { name: /^look:/ }).click();
-  assert.ok(await luminance() > 600, 'light by choice');
+  await until('light by choice', async () => await luminance() > 600);
   assert.match(await page.locator('footer').innerText(), /\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (CET|CEST|GMT[+]\d)/);
   await page.getByRole('button', { name: 'local time' }).click();
   await until('UTC', async () => /UTC$/.test(await page.locator('footer').innerText()));

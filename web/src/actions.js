@@ -148,6 +148,20 @@ function rollback(r) {
   });
 }
 
+/** Freezes all releases, or lets them go on. */
+export function freeze(frozen) {
+  if (state.stream.stale) { notify('info', 'Not now', 'what you see is stale; nothing is changed from a stale page'); return; }
+  confirm({
+    title: frozen ? 'Freeze all releases?' : 'Let releases go on?', action: frozen ? 'Freeze' : 'Unfreeze',
+    body: () => h('p', {}, frozen ? 'No rollout advances, by policy or by hand, until it is undone. Rollback stays possible.' : 'Policies and operators may advance rollouts again, if their gates pass.'),
+    run: async () => {
+      mustBeFresh();
+      await post('freeze', { frozen });
+      notify('good', frozen ? 'Frozen' : 'Unfrozen', frozen ? 'only rollback is possible' : 'releases go on');
+    },
+  });
+}
+
 /** A button for one verb; when it may not be used, it says why and stays reachable by keyboard. */
 export function verbButton(r, verb, look = '') {
   const why = whyNot(r, verb);

@@ -15,6 +15,7 @@ export const PLACES = [
   { name: 'Sessions', hash: '#/sessions', key: 's', path: 'sessions' },
   { name: 'Tiers', hash: '#/tiers', key: 't', path: 'tiers' },
   { name: 'Pipelines', hash: '#/pipelines', key: 'm', path: 'pipelines' },
+  { name: 'Log', hash: '#/log', key: 'l', path: 'log' },
   { name: 'Help', hash: '#/help', key: 'h', path: 'help' },
 ];
 

@@ -5,21 +5,21 @@ import { verbButton } from './actions.js';
 import { confirm, isOpen, redraw as redrawDialog } from './dialog.js';
 import { clock, percent, time } from './format.js';
 import { listen, nextTheme, PLACES } from './keys.js';
-import { notifyError, say } from './notice.js';
+import { notify, notifyError, say } from './notice.js';
 import { stageText } from './parts.js';
 import { parse } from './router.js';
-import { changed, currentRollout, invalidate, onChange, setPref, state, takeFailure, takeHistory, takeReceipt, takeRollout, takeStatus } from './state.js';
+import { changed, currentRollout, invalidate, onChange, setPref, state, takeFailure, takeHistory, takeLog, takeReceipt, takeRollout, takeStatus } from './state.js';
 import { reopen, start } from './stream.js';
 import { h, patch } from './vdom.js';
 import { overview, rolloutView } from './views/rollouts.js';
 import { failuresView, receiptsView } from './views/receipts.js';
 import { policiesView } from './views/policies.js';
-import { pipelinesView, sessionsView, tiersView } from './views/machine.js';
+import { logView, pipelinesView, sessionsView, tiersView } from './views/machine.js';
 import { helpView } from './views/help.js';
 
 const VIEWS = {
   '': overview, rollouts: rolloutView, receipts: receiptsView, failures: failuresView, policies: policiesView,
-  sessions: sessionsView, tiers: tiersView, pipelines: pipelinesView, help: helpView,
+  sessions: sessionsView, log: logView, tiers: tiersView, pipelines: pipelinesView, help: helpView,
 };
 const NOWHERE = { title: () => 'Not found', render: () => [h('h1', { tabindex: '-1' }, 'No such page'), h('p', {}, h('a', { href: '#/' }, 'Overview'))] };
 const HISTORY_SECONDS = 300;
@@ -81,7 +81,7 @@ function drawPage() {
   const at = path.join('/');
   document.title = `${view.title(path)}${state.status ? ` · ${stageText(state.status.release.stage)}` : ''} · Kvasir`;
   patch(document.getElementById('app'), [
-    topBar(), h('div', { class: 'body' }, places(), h('main', { id: 'main', tabindex: '-1' }, banners(), h('div', { class: 'view', key: `view:${path[0] ?? ''}:${path[1] ?? ''}` }, view.render(path, query)), footer())),
+    topBar(), h('div', { class: 'body' }, places(), h('main', { id: 'main', tabindex: '-1' }, banners(), h('div', { class: 'view', 'data-path': at, key: `view:${path[0] ?? ''}:${path[1] ?? ''}` }, view.render(path, query)), footer())),
   ]);
   redrawDialog();
   if (drawnPath !== null && drawnPath !== at && !isOpen() && !document.activeElement?.matches('input')) {
@@ -126,7 +126,12 @@ const on = {
     if (greeted && greeted !== words) say(`Stage: ${words}`);
     greeted = words;
   },
-  rollout: takeRollout,
+  rollout(r) {
+    const t = takeRollout(r);
+    const mine = [...state.busy].some((b) => b.startsWith(`${r.id}/`)); // its own answer reports it
+    if (t && !mine) notify(t.to === 'EXACT_BASELINE' ? 'bad' : 'info', `${r.name}: ${stageText(t.from)} → ${stageText(t.to)}`, `${t.reason === 'OK' ? '' : `${t.reason}, `}${t.detail} (${t.actor})`);
+  },
+  log: takeLog,
   receipt: takeReceipt,
   failure: takeFailure,
 };

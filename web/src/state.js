@@ -16,6 +16,7 @@ export const state = {
   rollouts: new Map(),
   receipts: [],   // newest first, since this page was opened
   failures: [],
+  log: [],
   history: { t: [], tokens_per_s: [], tpot_p50_ms: [], tpot_p99_ms: [], omitted_mass: [], stage: [] },
   busy: new Set(), // "r_000003/advance" while its answer is awaited
 };
@@ -85,18 +86,23 @@ export function takeHistory(server) {
   for (const k of Object.keys(h)) h[k] = [...(server[k] ?? server.t.map(() => null)), ...(from < 0 ? [] : h[k].slice(from))];
 }
 
+/** Takes the newer of what is known and `r`; returns the transition that is new to this page, if there is one. */
 export function takeRollout(r) {
   const have = state.rollouts.get(r.id);
-  if (!have || (r.version ?? 0) >= (have.version ?? 0)) state.rollouts.set(r.id, r);
+  if (have && (r.version ?? 0) < (have.version ?? 0)) return null;
+  state.rollouts.set(r.id, r);
+  const last = r.transitions?.at(-1);
+  return have && last && last.receipt !== have.transitions?.at(-1)?.receipt ? last : null;
 }
 
 function tail(list, row) {
-  if (list.some((x) => x.id === row.id)) return;
+  if (row.id !== undefined && list.some((x) => x.id === row.id)) return;
   list.unshift(row);
   if (list.length > TAIL_ROWS) list.pop();
 }
 export const takeReceipt = (row) => tail(state.receipts, row);
 export const takeFailure = (row) => tail(state.failures, row);
+export const takeLog = (row) => tail(state.log, row);
 
 /** Refuses a change from a page that no longer shows what is. */
 export function mustBeFresh() {

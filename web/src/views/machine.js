@@ -1,4 +1,4 @@
-// views/machine.js — sessions, tiers and pipelines: what runs, where its rows are, and which methods there are.
+// views/machine.js — sessions, tiers, pipelines and the log: what runs, where its rows are, which methods there are.
 import { bytes, number, percent, us } from '../format.js';
 import { card, chip, contractChip, facts, loaded, stamp, table } from '../parts.js';
 import { resource, state } from '../state.js';
@@ -27,6 +27,18 @@ export const sessionsView = {
       }),
     ];
   },
+};
+
+export const logView = {
+  title: () => 'Log',
+  render: () => [
+    h('h1', { tabindex: '-1' }, 'Log'),
+    card('Since this page was opened, newest first', null, table({ label: 'Log', rows: state.log, empty: 'Nothing was logged since. The whole log is kvasird’s standard error.', columns: [
+      { head: 'at', cell: (l) => stamp(l.at) },
+      { head: 'level', cell: (l) => (l.level ? chip(l.level, { error: 'fail', warn: 'warn' }[l.level] ?? 'none') : '–') },
+      { head: 'line', wide: true, cell: (l) => h('code', {}, l.line) },
+    ] })),
+  ],
 };
 
 // ---------------------------------------------------------------- tiers
@@ -95,19 +107,20 @@ function onePipeline(p) {
 export const pipelinesView = {
   title: ([, name]) => (name ? `Pipeline ${name}` : 'Pipelines'),
   render([, name]) {
-    return loaded(resource('pipelines'), (d) => {
-      if (name) {
-        const p = d.pipelines.find((x) => x.name === name);
-        return [h('h1', { tabindex: '-1' }, p?.title ?? name, ' ', h('small', {}, name)), p ? onePipeline(p) : h('p', { class: 'banner fail' }, `No pipeline is called ${name}. `, h('a', { href: '#/pipelines' }, 'All pipelines'))];
-      }
-      return [h('h1', { tabindex: '-1' }, 'Pipelines'), card(`${d.pipelines.length} published methods, one contract`, null, table({
-        label: 'Pipelines', rows: d.pipelines, key: (p) => p.name, columns: [
-          { head: 'pipeline', cell: (p) => h('a', { href: `#/pipelines/${p.name}` }, p.title ?? p.name) },
-          { head: 'exactness', cell: (p) => contractChip(p.exactness) },
-          { head: 'built', cell: (p) => (p.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
-          { head: 'placement', cell: (p) => p.placement }, { head: 'selector', cell: (p) => p.selector || '–' }, { head: 'unit', cell: (p) => p.unit },
-          { head: 'tiers', cell: (p) => p.tier }, { head: 'index', wide: true, cell: (p) => p.index }, { head: 'fallback', wide: true, cell: (p) => p.fallback },
-        ] }))];
-    });
+    const all = resource('pipelines');
+    const p = all.data?.pipelines.find((x) => x.name === name);
+    const heading = h('h1', { tabindex: '-1' }, name ? [p?.title ?? name, ' ', h('small', {}, name)] : 'Pipelines');
+    return [heading, loaded(all, (d) => {
+      if (p) return onePipeline(p);
+      if (name) return h('p', { class: 'banner fail' }, `No pipeline is called ${name}. `, h('a', { href: '#/pipelines' }, 'All pipelines'));
+      return card(`${d.pipelines.length} published methods, one contract`, null, table({
+        label: 'Pipelines', rows: d.pipelines, key: (x) => x.name, columns: [
+          { head: 'pipeline', cell: (x) => h('a', { href: `#/pipelines/${x.name}` }, x.title ?? x.name) },
+          { head: 'exactness', cell: (x) => contractChip(x.exactness) },
+          { head: 'built', cell: (x) => (x.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
+          { head: 'placement', cell: (x) => x.placement }, { head: 'selector', cell: (x) => x.selector || '–' }, { head: 'unit', cell: (x) => x.unit },
+          { head: 'tiers', cell: (x) => x.tier }, { head: 'index', wide: true, cell: (x) => x.index }, { head: 'fallback', wide: true, cell: (x) => x.fallback },
+        ] }));
+    })];
   },
 };

@@ -1,4 +1,5 @@
 // views/receipts.js — receipts: filter, follow, drill down to what one rests on, verify the chain.
+import { reasons } from 'tables:c';
 import { get } from '../api.js';
 import { bytes, number } from '../format.js';
 import { notify, notifyError } from '../notice.js';
@@ -25,7 +26,13 @@ async function verify() {
   changed();
 }
 
-function filterForm(q) {
+// What the filters can complete: reasons from the one list, kinds from what was seen.
+function suggestions(rows) {
+  const kinds = [...new Set([...state.receipts, ...rows].map((r) => r.kind))].sort();
+  return [h('datalist', { id: 'kinds' }, kinds.map((k) => h('option', { key: k, value: k }))), h('datalist', { id: 'reasons' }, reasons.map((r) => h('option', { key: r.code, value: r.code })))];
+}
+
+function filterForm(q, rows) {
   const set = (name, value) => {
     const next = new URLSearchParams(q);
     next.delete('before');
@@ -34,8 +41,8 @@ function filterForm(q) {
   };
   return h('form', { class: 'filters', role: 'search', 'aria-label': 'Filter receipts', onsubmit: (e) => e.preventDefault() },
     FILTERS.map((name, i) => h('label', { class: 'field', key: name }, h('span', {}, name),
-      h('input', { type: 'search', value: q.get(name) ?? '', class: i === 0 ? 'first-filter' : '', autocomplete: 'off', spellcheck: 'false', onchange: (e) => set(name, e.target.value.trim()) }))),
-    h('button', { type: 'button', onclick: () => go('receipts', new URLSearchParams()) }, 'Clear'));
+      h('input', { type: 'search', value: q.get(name) ?? '', class: i === 0 ? 'first-filter' : '', autocomplete: 'off', spellcheck: 'false', list: `${name}s`, onchange: (e) => set(name, e.target.value.trim()) }))),
+    h('button', { type: 'button', onclick: () => go('receipts', new URLSearchParams()) }, 'Clear'), suggestions(rows));
 }
 
 const matches = (row, q) => FILTERS.every((f) => !q.get(f) || String(row[f]) === q.get(f));
@@ -58,7 +65,7 @@ function listView(q) {
   const page = resource(`receipts?${ask}`, q.has('before') ? Infinity : 30000);
   return [
     h('h1', { tabindex: '-1' }, 'Receipts'),
-    card('Find', h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'), filterForm(q),
+    card('Find', [h('a', { class: 'button', href: '#/receipts?kind=AUDIT' }, 'Operators’ writes'), h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain')], filterForm(q, page.data?.receipts ?? []),
       verified ? h('p', { class: `health ${verified.verified ? 'pass' : 'fail'}` }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, verified.verified ? '✓' : '✗'),
         h('strong', {}, verified.verified ? 'The chain verifies' : 'The chain does not verify'),
         h('span', {}, verified.verified ? [`${number(verified.rows)} rows, head `, digest(verified.head)] : `${verified.reason} at receipt ${verified.at}: ${verified.detail}`)) : null),
@@ -79,10 +86,8 @@ function withBefore(q, id) {
   return next;
 }
 
-const REST_LINKS = {
-  receipt: (r) => link('receipts', r.id), transition: (r) => link('receipts', r.id), gate: (r) => link('receipts', r.id),
-  policy: (r) => h('a', { href: '#/policies' }, h('code', {}, String(r.id).slice(0, 12))), manifest: (r) => digest(String(r.id)),
-};
+// Whatever has a receipt is named by its number; a manifest by its digest.
+const restsOn = (x) => (/^\d+$/.test(x.id) ? link('receipts', x.id) : digest(String(x.id)));
 
 function one(id) {
   return [
@@ -98,8 +103,8 @@ function one(id) {
         ...['layer', 'kv_head', 'q_head', 'position'].filter((k) => r[k] !== undefined).map((k) => [k.replace('_', ' '), number(r[k])]),
         ['content digest', digest(r.digest)], ['chain hash', digest(r.hash)],
       ]))), h('div', {},
-      card('What it rests on', null, table({ label: 'What this receipt rests on', rows: r.rests_on ?? [], key: (x) => x.kind + x.id, empty: 'Nothing: it is a root.', columns: [
-        { head: 'kind', cell: (x) => x.kind }, { head: 'id', cell: (x) => (REST_LINKS[x.kind] ?? ((y) => String(y.id)))(x) }, { head: 'what', wide: true, cell: (x) => x.title },
+      card('What it rests on', null, table({ label: 'What this receipt rests on', rows: r.rests_on ?? [], key: (x) => x.kind + x.id + x.title, empty: 'Nothing: it is a root.', columns: [
+        { head: 'kind', cell: (x) => x.kind }, { head: 'id', cell: restsOn }, { head: 'what', wide: true, cell: (x) => x.title },
       ] }), h('p', { class: 'row' }, h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'),
         h('a', { class: 'button', href: '#/receipts' }, 'All receipts')))))),
   ];

@@ -1,5 +1,5 @@
 // views/rollouts.js — the overview, the list and one rollout: stage, health, gates, plots, timeline and the way back.
-import { changingVerbs, verbButton, whyNot } from '../actions.js';
+import { changingVerbs, freeze, verbButton, whyNot } from '../actions.js';
 import { releaseCharts } from '../chart.js';
 import { create } from '../create.js';
 import { duration, measure, ms, number, percent, range, since, time } from '../format.js';
@@ -169,6 +169,8 @@ function panel(r, isCurrent) {
 const newButton = () => h('button', { class: 'primary', 'aria-disabled': state.stream.stale ? 'true' : null, title: state.stream.stale ? 'what you see is stale' : 'create a candidate (c)',
   onclick: () => { if (!state.stream.stale) location.hash = '#/rollouts/new'; } }, 'New rollout');
 
+const tools = () => [h('button', { 'aria-disabled': state.stream.stale ? 'true' : null, onclick: () => freeze(!state.status?.release?.frozen) }, state.status?.release?.frozen ? 'Unfreeze' : 'Freeze'), newButton()];
+
 function list() {
   return table({
     label: 'Rollouts', rows: rollouts(), key: (r) => r.id, empty: 'No rollout yet. All traffic is on the exact baseline.', current: (r) => r.live, columns: [
@@ -199,8 +201,9 @@ export const overview = {
   title: () => 'Overview',
   render() {
     const r = currentRollout();
-    const first = loaded(resource('rollouts'), () => (r ? panel(r, true) : [quiet(), tiles(), releaseCharts()]));
-    return [first, card('All rollouts', newButton(), list())];
+    const all = resource('rollouts');
+    const waiting = () => [h('h1', { tabindex: '-1' }, 'Overview'), loaded(all, () => null)];
+    return [r ? panel(r, true) : all.data ? [quiet(), tiles(), releaseCharts()] : waiting(), card('All rollouts', tools(), list())];
   },
 };
 
@@ -209,7 +212,7 @@ export const rolloutView = {
   render([, id], q) {
     if (!id || id === 'new') {
       if (id) queueMicrotask(() => openForm(q));
-      return [h('h1', { tabindex: '-1' }, 'Rollouts'), loaded(resource('rollouts'), () => card('Newest first', newButton(), list()))];
+      return [h('h1', { tabindex: '-1' }, 'Rollouts'), loaded(resource('rollouts'), () => card('Newest first', tools(), list()))];
     }
     const r = state.rollouts.get(id);
     if (r) return panel(r, r.id === currentRollout()?.id);
