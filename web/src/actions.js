@@ -103,7 +103,11 @@ export async function act(r, verb) {
   confirm({
     title: `${shown} ${r.name}?`, action: shown, look: danger ? 'danger' : '', focusCancel: danger,
     body: () => [QUESTIONS[verb]?.(r) ?? h('p', {}, v.help), reasonField((t) => { reasonText = t; })],
-    run: async () => { report(r, verb, await send(r, verb, { reason: reasonText })); },
+    run: async () => {
+      const now = await send(r, verb, { reason: reasonText });
+      report(now, verb, now);
+      if (now.id !== r.id) location.hash = `#/rollouts/${now.id}`; // a retry is a rollout of its own
+    },
   });
 }
 

@@ -3,7 +3,7 @@ import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import { h } from './vdom.js';
 import { clock, number } from './format.js';
-import { state } from './state.js';
+import { changed, state } from './state.js';
 
 const HEIGHT_PX = 168;
 const TABLE_ROWS = 60;
@@ -123,7 +123,7 @@ const opened = new Set();
 function figures(spec) {
   const isOpen = opened.has(spec.id);
   const { t } = state.history;
-  return h('details', { open: isOpen, ontoggle: (e) => { if (e.target.open) opened.add(spec.id); else opened.delete(spec.id); } },
+  return h('details', { open: isOpen, ontoggle: (e) => { if (e.target.open) opened.add(spec.id); else opened.delete(spec.id); changed(); } },
     h('summary', {}, 'Figures'),
     isOpen ? h('div', { class: 'scroll short', tabindex: '0', role: 'region', 'aria-label': `${spec.title}: figures` }, h('table', {},
       h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'time'), spec.series.map((s) => h('th', { scope: 'col', class: 'num' }, s.label)))),

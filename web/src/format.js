@@ -68,5 +68,5 @@ export function duration(seconds) {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
-export const since = (t) => (t ? duration((Date.now() - dateOf(t)) / 1000) : DASH);
+export const since = (t) => (t ? duration((Date.now() + state.skewMs - dateOf(t)) / 1000) : DASH);
 export const short = (digest) => (digest ? String(digest).slice(0, 12) : DASH);

@@ -13,6 +13,7 @@ export const state = {
   prefs: { theme: 'auto', utc: false, keys: true, ...storedPrefs() },
   stream: { open: false, stale: false, last: 0, error: '' },
   status: null,
+  skewMs: 0, // the daemon's clock minus this one
   rollouts: new Map(),
   receipts: [],   // newest first, since this page was opened
   failures: [],
@@ -67,6 +68,7 @@ export function invalidate(prefix) {
 // ---------------------------------------------------------------- what the stream said
 export function takeStatus(s) {
   state.status = s;
+  state.skewMs = Date.parse(s.now) - Date.now();
   const h = state.history;
   const t = Math.floor(Date.parse(s.now) / 1000);
   if (h.t.length && t <= h.t.at(-1)) return;
