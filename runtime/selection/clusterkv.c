@@ -1,7 +1,7 @@
 /* clusterkv.c — ClusterKV (0x07N): rows clustered by cosine, clusters ranked by q·μ, the last one trimmed; one support per query head.
  *
- * build clusters all rows after the sink; later rows stay exact until window_rows of them are sealed into window_clusters, published
- * with their members as one. Clusters are taken by descending q·μ (ties to the lower cluster) until budget_rows rows, the last one
+ * build clusters all rows after the sink; later rows stay exact until window_rows of them lie behind the newest and are sealed into
+ * window_clusters, published with their members as one; seal does so at once, the newest row included. Clusters are taken by descending q·μ (ties to the lower cluster) until budget_rows rows, the last one
  * cut in member order, which is ascending position; sink and open window come beside the budget. Empty clusters are never ranked. The first
  * two layers stay dense. budget_rows ≥ T selects every row. drop keeps centroids and forgets members. Widening doubles the budget. */
 #include "runtime/selection/draw.h"
@@ -161,7 +161,7 @@ static enum kv_status clusterkv_append(struct kv_selector *s, const struct kv_ro
     if (rows->n_rows > s->cap) return KV_CAPACITY;
     s->n_rows = rows->n_rows;
     if (s->clustered < s->sink) s->clustered = s->sink;
-    while (status == KV_OK && s->n_rows - s->clustered >= s->window)
+    while (status == KV_OK && s->n_rows - s->clustered > s->window) /* the newest row stays exact while decoding */
         status = cluster_rows(s, rows, s->clustered, s->clustered + s->window, s->window_clusters, false);
     return status;
 }

@@ -178,6 +178,9 @@ static enum kv_status index_rows(struct kv_selector *s, const struct kv_rows *ro
 
 static enum kv_status infinigen_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
 {
+    s->based = false;
+    s->n_rows = 0;
+    if (rows->n_rows == 0) return KV_OK; /* the first rows appended will give the basis */
     choose_columns(s, rows, prefill_q, n_prefill_q);
     return index_rows(s, rows, 0);
 }

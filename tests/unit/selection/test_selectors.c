@@ -1,0 +1,256 @@
+/* test_selectors.c — what every method owes, on random grouped shapes, ties, duplicates, damaged rows and growing sequences. */
+#include "tests/unit/selection/case.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int32_t lengths[] = {1, 2, 3, 15, 16, 17, 63, 64, 65, 130, 200};
+static const int32_t shapes[][3] = {{1, 1, 8}, {4, 2, 16}, {3, 1, 4}, {2, 2, 64}}; /* query heads, K/V heads, width */
+enum { N_LENGTHS = sizeof lengths / sizeof *lengths, N_SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Small enough that selection happens at these lengths. */
+static void tighten(struct test_case *t)
+{
+    static const struct {
+        const char *name;
+        double value;
+    } tight[] = {{"budget_rows", 20}, {"page_rows", 4}, {"k", 12}, {"local_rows", 4}, {"sink_rows", 2}, {"cap_rows", 10}, {"top_rows", 8}, {"bits", 3},
+                 {"unit_rows", 6}, {"units", 2}, {"rows_per_cluster", 5}, {"r", 3}, {"tables", 20}, {"subspaces", 2}};
+    for (size_t i = 0; i < sizeof tight / sizeof *tight; i++)
+        for (int32_t p = 0; p < t->c.method->n_params; p++)
+            if (!strcmp(t->c.method->params[p].name, tight[i].name)) case_param(t, tight[i].name, tight[i].value);
+}
+
+/* ClusterKV clusters every row it is given at build; only appended rows are exact. */
+static bool owes_newest(const struct kv_selector_method *m) { return strcmp(m->name, "clusterkv") != 0; }
+
+static bool samples(const struct test_case *t) { return !strcmp(t->c.method->name, "magicpig"); }
+
+static void expect_sound(const struct test_case *t, const struct kv_lab_result *r)
+{
+    int32_t group = t->c.n_q_heads / t->c.n_kv_heads;
+    uint64_t rows = 0;
+    for (int32_t h = 0; h < t->c.n_kv_heads; h++)
+        for (int32_t b = 0; b < r->n_blocks; b++) {
+            uint64_t any = 0;
+            for (int32_t g = 0; g < group; g++) any |= r->support[(size_t)(h * group + g) * (size_t)r->n_blocks + (size_t)b];
+            rows += (uint64_t)__builtin_popcountll(any);
+        }
+    ck_assert_uint_eq(r->ledger.rows, rows);
+    ck_assert_uint_eq(r->ledger.payload_bytes, rows * 2 * sizeof(float) * (uint64_t)t->c.d_head);
+    for (int32_t q = 0; q < t->c.n_q_heads; q++) {
+        const uint64_t *mask = r->support + (size_t)q * (size_t)r->n_blocks;
+        if (owes_newest(t->c.method)) ck_assert_msg(kv_mask_has(mask, r->n_rows - 1), "%s leaves out the newest row", t->c.method->name);
+        if (r->n_rows % 64) ck_assert_uint_eq(mask[r->n_blocks - 1] >> (r->n_rows % 64), 0);
+        if (!t->c.method->per_q_head) ck_assert_mem_eq(mask, r->support + (size_t)(q / group * group) * (size_t)r->n_blocks, (size_t)r->n_blocks * sizeof *mask);
+        ck_assert_msg(r->head[q].bound_holds, "%s: error %g over bound %g", t->c.method->name, r->head[q].output_error, r->head[q].bound);
+        ck_assert_double_le(r->head[q].identity_residual, 1e-12);
+    }
+}
+
+START_TEST(supports_are_sound)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    for (int s = 0; s < N_SHAPES; s++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            struct test_case t;
+            case_random(&t, m->name, shapes[s][0], shapes[s][1], shapes[s][2], lengths[l], (uint64_t)(100 * s + l));
+            tighten(&t);
+            if (l % 2) case_prefill(&t, 3, (uint64_t)l);
+            struct kv_lab_result r = case_run(&t);
+            expect_sound(&t, &r);
+            kv_lab_result_free(&r);
+            case_free(&t);
+        }
+}
+END_TEST
+
+START_TEST(full_budget_is_dense_by_bits)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    for (int s = 0; s < N_SHAPES; s++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            struct test_case t;
+            case_random(&t, m->name, shapes[s][0], shapes[s][1], shapes[s][2], lengths[l], (uint64_t)(7 + 100 * s + l));
+            t.c.row_type = l % 3 == 0 ? KV_F32 : l % 3 == 1 ? KV_F16 : KV_BF16;
+            if (samples(&t)) { /* the declared exception */
+                case_free(&t);
+                continue;
+            }
+            case_widest(&t);
+            struct kv_lab_result r = case_run(&t);
+            size_t bytes = (size_t)t.c.n_q_heads * (size_t)t.c.d_head * sizeof *r.output;
+            ck_assert_msg(!memcmp(r.output, r.dense, bytes), "%s at %d rows is not dense", m->name, lengths[l]);
+            for (int32_t q = 0; q < t.c.n_q_heads; q++) ck_assert_double_eq(r.head[q].omitted_mass, 0);
+            kv_lab_result_free(&r);
+            case_free(&t);
+        }
+}
+END_TEST
+
+/* Duplicated keys tie everywhere: the answer is the lower rows, and the same each time. */
+START_TEST(ties_go_to_the_lower_row)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    struct test_case t;
+    case_random(&t, m->name, 2, 1, 8, 60, 5);
+    tighten(&t);
+    for (int32_t i = 1; i < 60; i++) memcpy(t.k + i * 8, t.k, 8 * sizeof *t.k);
+    struct kv_lab_result a = case_run(&t), b = case_run(&t);
+    ck_assert_mem_eq(a.support, b.support, 2 * sizeof *a.support);
+    expect_sound(&t, &a);
+    uint64_t mask = a.support[0];
+    if (!strcmp(m->name, "quest")) ck_assert_uint_eq(mask, 0xffff | UINT64_C(0xf) << 56);
+    if (!strcmp(m->name, "sparq")) ck_assert_uint_eq(mask, 0xff | UINT64_C(0xf) << 56);
+    if (!strcmp(m->name, "infinigen")) ck_assert_uint_eq(mask, 0x3ff | UINT64_C(1) << 59);
+    if (!strcmp(m->name, "infllm")) ck_assert_uint_eq(mask, 0x3fff | UINT64_C(0xf) << 56);
+    if (!strcmp(m->name, "pqcache")) ck_assert_uint_eq(mask, 0x3ff | UINT64_C(0xf) << 56);
+    kv_lab_result_free(&a);
+    kv_lab_result_free(&b);
+    case_free(&t);
+}
+END_TEST
+
+START_TEST(damaged_rows_do_not_break_selection)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    struct test_case t;
+    case_random(&t, m->name, 4, 2, 8, 90, 9);
+    tighten(&t);
+    for (int32_t c = 0; c < 8; c++) t.k[17 * 8 + c] = NAN;
+    t.k[40 * 8] = INFINITY;
+    t.k[41 * 8] = -INFINITY;
+    memset(t.k + 50 * 8, 0, 8 * sizeof *t.k);
+    struct kv_lab_result r = case_run(&t);
+    for (int32_t q = 0; q < 4; q++) ck_assert_int_gt(kv_mask_count(r.support + (size_t)q * (size_t)r.n_blocks, r.n_blocks), 0);
+    kv_lab_result_free(&r);
+    case_free(&t);
+}
+END_TEST
+
+struct instance {
+    struct test_case t;
+    struct kv_lab_rows stored;
+    struct kv_selector *s;
+};
+
+static void open_instance(struct instance *x, const struct kv_selector_method *m, int32_t n)
+{
+    struct kv_error err;
+    case_random(&x->t, m->name, 2, 1, 8, n, 31);
+    tighten(&x->t);
+    ck_assert_int_eq(kv_lab_rows_create(KV_F16, 8, 2, 0.3f, n, x->t.k, x->t.v, &x->stored), KV_OK);
+    ck_assert_int_eq(m->create(&x->t.c.params, 8, 2, n, 3, &x->s, &err), KV_OK);
+}
+
+static void close_instance(struct instance *x)
+{
+    x->t.c.method->destroy(x->s);
+    kv_lab_rows_free(&x->stored);
+    case_free(&x->t);
+}
+
+static void ask(struct instance *x, uint64_t support[2 * 4])
+{
+    struct kv_ledger ledger = {0};
+    double estimate[2];
+    memset(support, 0xa5, 8 * sizeof *support);
+    ck_assert_int_eq(x->t.c.method->query(x->s, &x->stored.rows, x->t.q, 0, support, 4, estimate, &ledger), KV_OK);
+}
+
+/* Rows dropped and appended again leave no trace, unless the method says so. */
+START_TEST(drop_and_append_return_to_the_same_support)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    struct instance x;
+    uint64_t before[8], after[8];
+    open_instance(&x, m, 200);
+    struct kv_rows *rows = &x.stored.rows;
+    rows->n_rows = 150;
+    ck_assert_int_eq(m->build(x.s, rows, NULL, 0), KV_OK);
+    for (rows->n_rows = 151; rows->n_rows <= 180; rows->n_rows++) ck_assert_int_eq(m->append(x.s, rows, rows->n_rows - 1), KV_OK);
+    rows->n_rows = 180;
+    ask(&x, before);
+    static const int32_t cuts[] = {179, 170, 155, 150};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        ck_assert_int_eq(m->drop(x.s, cuts[i]), KV_OK);
+        ck_assert_int_eq(m->covered(x.s), cuts[i]);
+        struct kv_ledger ledger = {0};
+        ck_assert_int_eq(m->query(x.s, rows, x.t.q, 0, after, 4, NULL, &ledger), KV_STALE_INDEX);
+        ck_assert_int_eq(m->append(x.s, rows, cuts[i] + 1), KV_STALE_INDEX);
+        ck_assert_int_eq(m->append(x.s, rows, cuts[i]), KV_OK);
+        ask(&x, after);
+        ck_assert_msg(!memcmp(before, after, sizeof before), "%s changed its mind after a drop to %d", m->name, cuts[i]);
+    }
+    close_instance(&x);
+}
+END_TEST
+
+/* A sequence that grows from nothing, is cut anywhere, sealed and grown again keeps answering soundly. */
+START_TEST(any_order_of_steps_is_survived)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    struct instance x;
+    uint64_t support[8];
+    open_instance(&x, m, 200);
+    struct kv_rows *rows = &x.stored.rows;
+    srand(1);
+    rows->n_rows = 0;
+    ck_assert_int_eq(m->build(x.s, rows, NULL, 0), KV_OK);
+    for (int step = 0; step < 300; step++) {
+        int32_t at = m->covered(x.s), to = rand() % 201;
+        if (to < at) ck_assert_int_eq(m->drop(x.s, to), KV_OK);
+        rows->n_rows = to;
+        if (to > at) ck_assert_int_eq(m->append(x.s, rows, at), KV_OK);
+        if (step % 7 == 0 && m->seal) {
+            enum kv_status status = m->seal(x.s, rows);
+            ck_assert(status == KV_OK || status == KV_CAPACITY);
+            if (status == KV_CAPACITY) ck_assert_int_eq(m->build(x.s, rows, NULL, 0), KV_OK);
+        }
+        ck_assert_int_eq(m->covered(x.s), to);
+        if (to == 0) continue;
+        ask(&x, support);
+        for (int g = 0; g < 2; g++) {
+            if (owes_newest(m)) ck_assert(kv_mask_has(support + 4 * g, to - 1));
+            for (int32_t i = to; i < 256; i++) ck_assert(!kv_mask_has(support + 4 * g, i));
+        }
+    }
+    close_instance(&x);
+}
+END_TEST
+
+START_TEST(widening_never_selects_less)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    struct test_case t;
+    case_random(&t, m->name, 4, 2, 16, 200, 77);
+    tighten(&t);
+    struct kv_lab_result narrow = case_run(&t);
+    t.c.widen = 1;
+    struct kv_lab_result wide = case_run(&t);
+    for (int32_t i = 0; i < 4 * narrow.n_blocks; i++) ck_assert_uint_eq(narrow.support[i] & ~wide.support[i], 0);
+    if (!samples(&t)) ck_assert_uint_gt(wide.ledger.rows, narrow.ledger.rows);
+    kv_lab_result_free(&narrow);
+    kv_lab_result_free(&wide);
+    case_free(&t);
+}
+END_TEST
+
+Suite *suite_selectors(void);
+Suite *suite_selectors(void)
+{
+    Suite *s = suite_create("selectors");
+    TCase *c = tcase_create("every method");
+    int n = (int)kv_selector_count();
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, supports_are_sound, 0, n);
+    tcase_add_loop_test(c, full_budget_is_dense_by_bits, 0, n);
+    tcase_add_loop_test(c, ties_go_to_the_lower_row, 0, n);
+    tcase_add_loop_test(c, damaged_rows_do_not_break_selection, 0, n);
+    tcase_add_loop_test(c, drop_and_append_return_to_the_same_support, 0, n);
+    tcase_add_loop_test(c, any_order_of_steps_is_survived, 0, n);
+    tcase_add_loop_test(c, widening_never_selects_less, 0, n);
+    suite_add_tcase(s, c);
+    return s;
+}
