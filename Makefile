@@ -40,7 +40,6 @@ BENCH_SRC   := $(wildcard bench/*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 LIB_OBJ := $(call obj,$(KERNEL_SRC) $(RUNTIME_SRC)) $(CUDA_OBJ)
-# Everything of the controller but its main function, for unit tests.
 CONTROL_LIB_OBJ := $(call obj,$(filter-out controller/main.c,$(CONTROL_SRC)))
 CONSOLE_LIB_OBJ := $(call obj,$(filter-out console/main.c,$(CONSOLE_SRC)))
 
@@ -68,6 +67,11 @@ $(B)/libkvasir.a: $(LIB_OBJ)
 	@echo "  AR   $@"
 	$(Q)rm -f $@ && ar rcs $@ $(LIB_OBJ)
 
+# The controller without its main function: kvasird is made of it, the command line takes its policy checks from it.
+$(B)/libcontroller.a: $(CONTROL_LIB_OBJ)
+	@echo "  AR   $@"
+	$(Q)rm -f $@ && ar rcs $@ $(CONTROL_LIB_OBJ)
+
 # ---------------------------------------------------------------- embedded files
 $(B)/web/.built: $(WEB_SRC) | $(B)/.npm-ok
 	@mkdir -p $(B)/web
@@ -89,11 +93,11 @@ $(B)/gen/embedded.S: tools/embed.sh $(EMBED) $(B)/web/.built
 $(B)/gen/embedded.o: $(B)/gen/embedded.S
 	$(Q)$(CC) -c $< -o $@
 
-$(B)/kvasird: $(B)/controller/main.o $(CONTROL_LIB_OBJ) $(B)/gen/embedded.o $(B)/libkvasir.a
+$(B)/kvasird: $(B)/controller/main.o $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
 
-$(B)/kvasir: $(B)/console/main.o $(CONSOLE_LIB_OBJ) $(B)/controller/policy_host.o $(B)/gen/embedded.o $(B)/libkvasir.a
+$(B)/kvasir: $(B)/console/main.o $(CONSOLE_LIB_OBJ) $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(CUDA_LD)
 
@@ -104,7 +108,7 @@ $(B)/gen/suites.def: $(UNIT_SRC)
 
 $(B)/tests/unit/main.o: $(B)/gen/suites.def
 
-$(B)/tests/unit/unit: $(call obj,$(UNIT_SRC)) $(CONTROL_LIB_OBJ) $(filter-out $(B)/console/main.o,$(CONSOLE_LIB_OBJ)) $(B)/gen/embedded.o $(B)/libkvasir.a
+$(B)/tests/unit/unit: $(call obj,$(UNIT_SRC)) $(CONSOLE_LIB_OBJ) $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
 	@mkdir -p $(@D)
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(shell pkg-config --libs check) $(CUDA_LD)
@@ -113,7 +117,7 @@ $(B)/bench/%: $(B)/bench/%.o $(B)/libkvasir.a
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
 
-$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(CONTROL_LIB_OBJ) $(B)/gen/embedded.o $(B)/libkvasir.a
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
 	@mkdir -p $(@D)
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
