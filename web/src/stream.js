@@ -43,7 +43,7 @@ async function read(signal) {
   for (;;) {
     const { value, done } = await reader.read();
     if (done) throw new Error('the server closed the stream');
-    rest += value.replace(/\r\n?/g, '\n');
+    rest += value;
     let end;
     while ((end = rest.indexOf('\n\n')) >= 0) {
       dispatch(rest.slice(0, end).split('\n'));
