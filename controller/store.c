@@ -386,6 +386,11 @@ void kv_store_close(struct kv_store *s)
     free(s);
 }
 
+const char *kv_store_dir(const struct kv_store *s)
+{
+    return s->dir;
+}
+
 bool kv_store_trusted(const struct kv_store *s, struct kv_error *err)
 {
     if (s->untrusted && err) *err = s->distrust;

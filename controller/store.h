@@ -23,6 +23,7 @@ struct kv_store_config {
 /* STORE_LOCKED, STORE_NEWER, STORE_CORRUPT (not a database), FILE_UNREADABLE, NO_SPACE, IO_ERROR: each with a hint. */
 enum kv_status kv_store_open(const struct kv_store_config *c, struct kv_store **out, struct kv_error *err);
 void kv_store_close(struct kv_store *s); /* writes what is queued, signs the head */
+const char *kv_store_dir(const struct kv_store *s);
 /* False: the chain's end or its signed head did not verify at open; err says where. The control thread then starts from the baseline. */
 bool kv_store_trusted(const struct kv_store *s, struct kv_error *err);
 

@@ -1,0 +1,112 @@
+/* control_internal.h — what control*.c share; nobody else includes it.
+ *
+ * Locks, in this order: work (a tick or a verb; held across store commits), then state (short; never held across I/O). A rollback takes
+ * state alone, after it has fenced. */
+#ifndef KV_CONTROL_INTERNAL_H
+#define KV_CONTROL_INTERNAL_H
+
+#include "controller/control.h"
+#include "controller/intent.h"
+
+#include <pthread.h>
+
+enum { MAX_ROLLOUTS = 256, ARM_SLOTS = 16384, MAX_HAPPENED = 32, TOKEN_RING = 4096, TTFT_RING = 512 };
+
+struct entry {
+    struct kv_rollout r;
+    struct kv_gate_result gates[KV_MAX_GATES];
+    int32_t n_gates;
+};
+
+struct unrecorded { /* a move that was made before it could be written down */
+    uint64_t rollout;
+    struct kv_transition t;
+};
+
+struct happened {
+    enum kv_control_event what;
+    uint64_t rollout;
+    char line[200];
+};
+
+struct live_metrics { /* work: written by the tick */
+    double token_us[TOKEN_RING], ttft_us[TTFT_RING], stall_us[TTFT_RING];
+    uint64_t tokens, ttfts, stalls;
+    int64_t second_us;             /* monotonic; when the last history point was made */
+    uint64_t published;            /* engine's count then */
+};
+
+struct kv_control {
+    struct kv_release_port port;
+    struct kv_store *store;
+    struct kv_intent *intent;
+    struct kv_control_config config;
+
+    pthread_mutex_t work;
+    struct kv_gates *gates;        /* of the live rollout */
+    struct kv_script *script[KV_POLICY_KINDS];
+    struct kv_fallback_table fallback;
+    struct kv_gate_result recorded[KV_MAX_GATES];
+    int64_t recorded_us, decided_us;
+    char last_decision[64];
+    struct live_metrics metrics;
+    struct happened happened[MAX_HAPPENED];
+    int32_t n_happened;
+    bool uninstall_due;            /* a candidate may still be installed though none is live */
+
+    pthread_mutex_t admission;     /* the admission script has callers in many threads */
+
+    pthread_mutex_t state;
+    struct entry *rollout[MAX_ROLLOUTS];
+    int32_t n_rollouts;
+    struct entry *live;            /* NULL: none */
+    int64_t step_started_us;       /* monotonic */
+    uint64_t samples;              /* of the candidate in this step */
+    uint64_t epoch, next_rollout;
+    bool frozen;
+    struct unrecorded unrecorded[4];
+    int32_t n_unrecorded;
+    struct {                       /* what kv_control_assign reads */
+        uint64_t candidate, epoch;
+    } installed;
+    struct kv_policy_view policy[KV_POLICY_KINDS];
+    struct {
+        uint64_t request;
+        enum kv_arm arm;
+    } arm[ARM_SLOTS];
+    struct kv_status_view shown;
+    struct kv_history_point history[KV_HISTORY_POINTS];
+    uint64_t n_history;
+
+    pthread_t thread;
+    bool running, stop;            /* state */
+    pthread_cond_t wake;
+};
+
+int64_t kv_control_monotonic(const struct kv_control *c);
+int64_t kv_control_realtime(const struct kv_control *c);
+/* work. Kept until the lock is given up, then told to config.on_event. */
+void kv_control_note(struct kv_control *c, enum kv_control_event what, uint64_t rollout, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+void kv_control_begin(struct kv_control *c); /* takes work */
+void kv_control_end(struct kv_control *c);   /* gives it up and tells what happened */
+
+struct entry *kv_control_entry(struct kv_control *c, uint64_t rollout);           /* state */
+void kv_control_facts(struct kv_control *c, const struct entry *e, struct kv_release_facts *f); /* state */
+/* work. Commits the next step, then installs it. */
+enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_t step, double fraction, const char *detail, const char *actor, struct kv_error *err);
+/* No lock held, or work. Fences, writes the intent, moves the live rollout to EXACT_BASELINE; the tick records it. */
+void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const char *detail, const char *actor, struct kv_rollback_answer *out);
+/* work. Installs what the live rollout's stage asks for under a new epoch. */
+enum kv_status kv_control_install(struct kv_control *c, uint64_t epoch, struct kv_error *err);
+void kv_control_begin_step(struct kv_control *c); /* work: forget evidence, start the clock */
+void kv_control_record_pending(struct kv_control *c);   /* work */
+enum kv_status kv_control_resume(struct kv_control *c, const struct kv_intent_record *intent, struct kv_error *err); /* at creation */
+
+enum kv_status kv_control_load_policies(struct kv_control *c, struct kv_error *err);
+void kv_control_ask_release(struct kv_control *c);  /* work */
+void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and threshold to the engine */
+
+void kv_control_measure(struct kv_control *c);      /* work: drain samples into gates and metrics */
+void kv_control_show(struct kv_control *c);         /* work: refresh the snapshot */
+
+#endif
