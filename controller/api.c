@@ -84,7 +84,7 @@ static KV_HANDLER(kv_api_events)
 void kv_api_on_control(void *arg, enum kv_control_event what, uint64_t rollout, const char *line)
 {
     struct kv_app *app = arg;
-    if (what == KV_EVENT_LOG || (what == KV_EVENT_POLICY && line)) kv_log(KV_LOG_INFO, "%s", line ? line : "");
+    if (what == KV_EVENT_LOG || (what == KV_EVENT_POLICY && line)) kv_events_log(KV_LOG_INFO, "%s", line ? line : "");
     if (what != KV_EVENT_ROLLOUT || !app->control) return;
     struct kv_rollout_view *v = calloc(1, sizeof *v);
     if (v && !kv_control_rollout(app->control, rollout, v, NULL)) kv_events_post(app->events, "rollout", kv_api_rollout_json(v));
@@ -102,13 +102,13 @@ void kv_api_log(void *arg, const struct kv_http_request *r)
 {
     struct kv_app *app = arg;
     bool writes = !strcmp(r->method, "POST") && !strncmp(r->path, "/api/", 5);
-    kv_log(KV_LOG_DEBUG, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
+    kv_events_log(KV_LOG_DEBUG, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
     if (!writes || !app->ready) return;
     struct kv_receipt audit;
     kv_receipt_init(&audit, KV_ROW_AUDIT, kv_realtime_us());
     snprintf(audit.tenant, sizeof audit.tenant, "%s", r->who.name);
     snprintf(audit.detail, sizeof audit.detail, "%s %.70s: %d", r->method, r->path, r->status);
-    if (!kv_store_post(app->store, &audit)) kv_log(KV_LOG_WARN, "the audit receipt of %s %s found the queue full", r->method, r->path);
+    if (!kv_store_post(app->store, &audit)) kv_events_log(KV_LOG_WARN, "the audit receipt of %s %s found the queue full", r->method, r->path);
 }
 
 /* ---------------------------------------------------------------- the table */

@@ -41,6 +41,13 @@ static json_t *request_id(uint64_t id)
     return json_string(text);
 }
 
+/* A digest of nothing is null. */
+static json_t *digest(const uint8_t d[32])
+{
+    static const uint8_t none[32];
+    return memcmp(d, none, 32) ? kv_api_hex_json(d, 32) : json_null();
+}
+
 static json_t *text(const char *s)
 {
     return kv_text_json(s, strlen(s));
@@ -140,7 +147,7 @@ json_t *kv_api_receipt_json(const struct kv_receipt_row *row)
                           "contract", contract(r->contract), "published", contract(r->published));
     json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}", "tenant", text(r->tenant), "session", text(r->session), "detail", text(r->detail), "value",
                              kv_real_json(r->value), "bytes", (json_int_t)r->bytes, "rows", (json_int_t)r->rows, "rows_total", (json_int_t)r->rows_total, "tokens",
-                             (json_int_t)r->tokens, "digest", kv_api_hex_json(r->digest, 32), "hash", kv_api_hex_json(row->hash, 32));
+                             (json_int_t)r->tokens, "digest", digest(r->digest), "hash", kv_api_hex_json(row->hash, 32));
     json_object_update(o, more);
     json_decref(more);
     if (r->layer >= 0) json_object_set_new(o, "layer", json_integer(r->layer));

@@ -237,24 +237,24 @@ static const char *const levels[] = {"error", "warn", "info", "debug"};
 static _Atomic int log_level = KV_LOG_INFO;
 static struct kv_events *_Atomic log_events;
 
-void kv_log_set_level(enum kv_log_level l)
+void kv_events_log_level(enum kv_log_level l)
 {
     log_level = (int)l;
 }
 
-enum kv_log_level kv_log_level_from_name(const char *name)
+enum kv_log_level kv_events_level_from_name(const char *name)
 {
     for (int i = 0; i < 4; i++)
         if (!strcmp(levels[i], name)) return (enum kv_log_level)i;
     return KV_LOG_INFO;
 }
 
-void kv_log_set_events(struct kv_events *e)
+void kv_events_log_to(struct kv_events *e)
 {
     log_events = e;
 }
 
-void kv_log(enum kv_log_level level, const char *fmt, ...)
+void kv_events_log(enum kv_log_level level, const char *fmt, ...)
 {
     char line[1024];
     va_list ap;

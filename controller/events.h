@@ -25,11 +25,11 @@ ssize_t kv_events_read(void *reader, char *buf, size_t cap);
 void kv_events_close(void *reader);
 
 enum kv_log_level { KV_LOG_ERROR, KV_LOG_WARN, KV_LOG_INFO, KV_LOG_DEBUG };
-void kv_log_set_level(enum kv_log_level l);
-enum kv_log_level kv_log_level_from_name(const char *name);
-/* One JSON line on standard error; from info up also a `log` event of the hub named by kv_log_set_events. */
-void kv_log(enum kv_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void kv_log_set_events(struct kv_events *e);
+void kv_events_log_level(enum kv_log_level l);
+enum kv_log_level kv_events_level_from_name(const char *name);
+/* One JSON line on standard error; from info up also a `log` event of the hub named by kv_events_log_to. */
+void kv_events_log(enum kv_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void kv_events_log_to(struct kv_events *e);
 
 /* RFC 3339 UTC with microseconds, of CLOCK_REALTIME microseconds; 0 gives null. */
 json_t *kv_time_json(int64_t at_us);

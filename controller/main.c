@@ -26,7 +26,9 @@ struct daemon {
 
 static int report(const struct kv_error *e)
 {
-    fprintf(stderr, "kvasird: %s: %s%s%s\n", kv_status_name(e->status), e->message, *e->hint ? "; " : "", e->hint);
+    bool named = !*e->where || strstr(e->message, e->where);
+    fprintf(stderr, "kvasird: %s: %s%s%s%s%s%s\n", kv_status_name(e->status), e->message, named ? "" : " (", named ? "" : e->where, named ? "" : ")",
+            *e->hint ? "; " : "", e->hint);
     return EXIT_FAILURE;
 }
 
@@ -114,8 +116,8 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     app->events = kv_events_create((int)d->config.max_event_streams);
     app->sessions = kv_sessions_create();
     if (!app->events || !app->sessions) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
-    kv_log_set_level(kv_log_level_from_name(d->config.log_level));
-    kv_log_set_events(app->events);
+    kv_events_log_level(kv_events_level_from_name(d->config.log_level));
+    kv_events_log_to(app->events);
     enum kv_status st = refuse_unbuilt_tiers(&d->config, err);
     if (!st) st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
     if (!st) st = kv_config_state_dir(&d->config, d->state, sizeof d->state, err);
@@ -127,7 +129,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (st) return st;
     app->ready = true;
     d->status_runs = !pthread_create(&d->status_thread, NULL, status_main, d);
-    kv_log(KV_LOG_INFO, "kvasird %s serves %s on %s://%s/, state in %s", KVASIR_VERSION, kv_model_info(app->model)->name, *d->config.tls_key ? "https" : "http",
+    kv_events_log(KV_LOG_INFO, "kvasird %s serves %s on %s://%s/, state in %s", KVASIR_VERSION, kv_model_info(app->model)->name, *d->config.tls_key ? "https" : "http",
            kv_http_address(app->http), d->state);
     return KV_OK;
 }
@@ -143,7 +145,7 @@ static void stop(struct daemon *d)
     if (d->status_runs) pthread_join(d->status_thread, NULL);
     if (app->http) kv_http_quiesce(app->http);
     if (app->ready) {
-        kv_log(KV_LOG_INFO, "draining: live requests have %lld ms to finish", (long long)d->config.drain_timeout_ms);
+        kv_events_log(KV_LOG_INFO, "draining: live requests have %lld ms to finish", (long long)d->config.drain_timeout_ms);
         kv_engine_drain(app->engine, (int32_t)d->config.drain_timeout_ms);
         /* Answers that were published are still on their way to their readers. */
         const struct timespec moment = {0, 5000000};
@@ -154,7 +156,7 @@ static void stop(struct daemon *d)
     if (app->engine) kv_engine_destroy(app->engine);
     if (app->store) kv_store_close(app->store);
     if (app->model) kv_model_close(app->model);
-    kv_log_set_events(NULL);
+    kv_events_log_to(NULL);
     kv_events_free(app->events);
     kv_sessions_free(app->sessions);
 }
@@ -169,24 +171,24 @@ static void reload(struct daemon *d)
     if (!st && d->config.demo) st = kv_demo_configure(&fresh, &err);
     if (!st) st = kv_http_auth_reload(kv_http_get_auth(d->app.http), &fresh, &err);
     if (st) {
-        kv_log(KV_LOG_ERROR, "the configuration was not reloaded: %s: %s", kv_status_name(err.status), err.message);
+        kv_events_log(KV_LOG_ERROR, "the configuration was not reloaded: %s: %s", kv_status_name(err.status), err.message);
         kv_config_free(&fresh);
         return;
     }
     for (int i = 0; i < KV_SETTINGS; i++)
         if (kv_config_differs(&d->config, &fresh, (enum kv_setting_id)i) && !kv_config_reloadable((enum kv_setting_id)i))
-            kv_log(KV_LOG_WARN, "%s changed and needs a restart", kv_config_key((enum kv_setting_id)i));
+            kv_events_log(KV_LOG_WARN, "%s changed and needs a restart", kv_config_key((enum kv_setting_id)i));
     const char *const paths[KV_POLICY_KINDS] = {fresh.policy_admission, fresh.policy_fallback, fresh.policy_release};
     for (int i = 0; i < KV_POLICY_KINDS; i++) {
         char *source = NULL;
         st = read_policy(paths[i], &source, &err);
         if (!st && source) st = kv_control_activate(d->app.control, (enum kv_policy_kind)i, source, strlen(source), "operator:SIGHUP", &err);
-        if (st) kv_log(KV_LOG_ERROR, "the %s policy was not reloaded: %s: %s", kv_policy_kind_name((enum kv_policy_kind)i), kv_status_name(err.status), err.message);
+        if (st) kv_events_log(KV_LOG_ERROR, "the %s policy was not reloaded: %s: %s", kv_policy_kind_name((enum kv_policy_kind)i), kv_status_name(err.status), err.message);
         free(source);
     }
     d->app.default_max_tokens = (int)fresh.default_max_tokens;
-    kv_log_set_level(kv_log_level_from_name(fresh.log_level));
-    kv_log(KV_LOG_INFO, "the configuration was reloaded");
+    kv_events_log_level(kv_events_level_from_name(fresh.log_level));
+    kv_events_log(KV_LOG_INFO, "the configuration was reloaded");
     kv_config_free(&fresh);
 }
 
@@ -194,8 +196,8 @@ static void force_baseline(struct daemon *d)
 {
     struct kv_rollback_answer a;
     struct kv_error err = {0};
-    if (kv_control_rollback(d->app.control, 0, "SIGUSR1", "operator:SIGUSR1", &a, &err)) kv_log(KV_LOG_ERROR, "SIGUSR1: %s: %s", kv_status_name(err.status), err.message);
-    else kv_log(KV_LOG_WARN, "SIGUSR1: all traffic is on the exact baseline, fenced after %lld us, %s, %d sequences recompute", (long long)a.fence_us, a.durable ? "durable" : "not durable",
+    if (kv_control_rollback(d->app.control, 0, "SIGUSR1", "operator:SIGUSR1", &a, &err)) kv_events_log(KV_LOG_ERROR, "SIGUSR1: %s: %s", kv_status_name(err.status), err.message);
+    else kv_events_log(KV_LOG_WARN, "SIGUSR1: all traffic is on the exact baseline, fenced after %lld us, %s, %d sequences recompute", (long long)a.fence_us, a.durable ? "durable" : "not durable",
                 (int)a.recomputing);
 }
 
@@ -206,6 +208,7 @@ static void block_signals(sigset_t *set)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(set, signals[i]);
     pthread_sigmask(SIG_BLOCK, set, NULL); /* before any thread starts: all inherit it */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is a full disk, not an end */
 }
 
 static void serve(struct daemon *d, const sigset_t *set)
@@ -243,7 +246,8 @@ int main(int argc, char **argv)
         else serve(d, &set);
         stop(d);
     }
-    if (d->demo) status = kv_demo_finish(d->demo);
+    int demo_status = d->demo ? kv_demo_finish(d->demo) : EXIT_SUCCESS;
+    if (!status) status = demo_status;
     kv_config_free(&d->config);
     free(d);
     return status;

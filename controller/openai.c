@@ -135,7 +135,7 @@ static enum kv_status read_all(struct kv_openai *o, struct text *text, json_t *l
             else if (o->logprobs) kv_openai_add_logprobs(o, logprobs, &chunk[i], &offset);
             *epoch = chunk[i].epoch;
         }
-        if (!st && !n && finish == KV_RUNNING && (kv_http_client_gone(o->http) || kv_http_stopping(o->http->server)))
+        if (!st && finish == KV_RUNNING && (kv_http_client_gone(o->http) || kv_http_stopping(o->http->server)))
             st = kv_fail(err, KV_CANCELLED, "request", "the client went away");
     }
     if (!st) kv_stream_tail(o->reader, tail, sizeof tail);
@@ -202,7 +202,7 @@ static void admit(struct kv_openai *o)
         .backend_bytes = bytes, .staging_bytes = 2 * bytes / (uint64_t)kv_model_info(o->app->model)->n_layers};
     kv_control_admission(o->app->control, &r, &credits, &a);
     if (a.action == KV_ADMIT_TRANSFER) return;
-    kv_log(KV_LOG_DEBUG, "a request of %s goes to the baseline: %s", o->tenant, a.reason);
+    kv_events_log(KV_LOG_DEBUG, "a request of %s goes to the baseline: %s", o->tenant, a.reason);
     o->arm.arm = KV_ARM_OUTSIDE;
     o->arm.candidate = 0;
 }

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Runs every test there is and ends with the line "N passed, N failed"; exit status 1 if any failed.
+
+Nothing is skipped: what cannot run counts as failed. --sanitized runs unit and integration tests only."""
+import argparse
+import glob
+import os
+import re
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Tally:
+    passed = failed = 0
+
+    def add(self, name, passed, failed, seconds, output):
+        self.passed += passed
+        self.failed += failed
+        print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed ({seconds:.1f} s)", flush=True)
+        if failed:
+            print("\n".join("     " + line for line in output.strip().splitlines()[-120:]), flush=True)
+
+
+def execute(command, env, timeout):
+    """(exit status, output, seconds); status None when it ran out of time or could not start."""
+    start = time.monotonic()
+    try:
+        p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, env=env, timeout=timeout)
+        return p.returncode, p.stdout.decode(errors="replace"), time.monotonic() - start
+    except subprocess.TimeoutExpired as e:
+        return None, (e.stdout or b"").decode(errors="replace") + f"\nran longer than {timeout} s", time.monotonic() - start
+    except OSError as e:
+        return None, f"{command[0]}: {e}", 0
+
+
+def unit(tally, build, env):
+    """Check's summary: "98%: Checks: 50, Failures: 1, Errors: 0" a suite runner."""
+    status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {"CK_DEFAULT_TIMEOUT": "120", **env}, 900)
+    found = re.search(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", output)
+    checks, bad = (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 1)
+    if status != 0 and not bad:
+        bad = 1
+    tally.add("unit", checks - bad if found else 0, bad, seconds, output)
+
+
+def fuzz(tally, build, env):
+    for source in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "*.c"))):
+        name = os.path.splitext(os.path.basename(source))[0]
+        status, output, seconds = execute([os.path.join(build, "fuzz", name)], env, 300)
+        tally.add(f"fuzz/{name}", int(status == 0), int(status != 0), seconds, output)
+
+
+def python(tally, folder, env):
+    """unittest's summary: "Ran 9 tests" and "FAILED (failures=1, errors=2)"; a skipped test did not pass."""
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", folder, "test_*.py"))):
+        name = os.path.splitext(os.path.basename(path))[0]
+        status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", os.path.relpath(path, ROOT)],
+                                          {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration")}, 900)
+        ran = re.search(r"^Ran (\d+) tests?", output, re.M)
+        bad = sum(int(n) for n in re.findall(r"(?:failures|errors|skipped|unexpected successes)=(\d+)", output))
+        if not ran or (status != 0 and not bad) or ran[1] == "0":
+            bad = max(bad, 1)
+        tally.add(f"{folder}/{name}", max(int(ran[1]) - bad, 0) if ran else 0, bad, seconds, output)
+
+
+def web(tally, env):
+    files = sorted(os.path.relpath(p, ROOT) for p in glob.glob(os.path.join(ROOT, "tests", "web", "*.test.mjs")))
+    if not files:
+        return
+    status, output, seconds = execute(["node", "--test", "--test-reporter=tap", "--test-concurrency=1", *files], env, 600)
+    count = {k: int(n) for k, n in re.findall(r"^# (tests|pass|fail|cancelled|skipped) (\d+)$", output, re.M)}
+    passed = count.get("pass", 0)
+    bad = count.get("tests", 0) - passed
+    if status != 0 and not bad:
+        bad = 1
+    tally.add("web", passed, bad, seconds, output)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--build", default="build")
+    p.add_argument("--sanitized", action="store_true", help="unit and integration tests only")
+    a = p.parse_args()
+    build = os.path.join(ROOT, a.build)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("KVASIR_")} | {"KVASIR_BUILD": a.build}
+    for name in ("KVASIR_VECTORS", "KVASIR_MODELS"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    start, tally = time.monotonic(), Tally()
+    if a.sanitized:
+        # Leaks of libraries' one-time state are not ours; everything else stops the program.
+        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
+        env.setdefault("LSAN_OPTIONS", "print_suppressions=0")
+        env.setdefault("KVASIR_TEST_START_S", "120")
+    unit(tally, build, env)
+    if not a.sanitized:
+        fuzz(tally, build, env)
+    python(tally, "integration", env)
+    if not a.sanitized:
+        python(tally, "console", env)
+        python(tally, "faults", env)
+        web(tally, env)
+    print(f"{time.monotonic() - start:.0f} s in all")
+    print(f"{tally.passed} passed, {tally.failed} failed")
+    return 1 if tally.failed or not tally.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
