@@ -14,7 +14,7 @@ const isNumber = (p) => p.type !== 'string' && p.type !== 'bool' && p.type !== '
 
 function fresh(pipeline, list) {
   const p = list.find((x) => x.name === pipeline) ?? list.find((x) => x.built) ?? list[0];
-  return { p, params: Object.fromEntries((p?.params ?? []).map((x) => [x.name, x.default])), name: p?.name ?? '', gates: gatesOf(p?.exactness === 'exact') };
+  return { p, params: Object.fromEntries((p?.params ?? []).map((x) => [x.name, x.type === 'bool' ? Boolean(x.default) : x.default])), name: p?.name ?? '', gates: gatesOf(p?.exactness === 'exact') };
 }
 
 // Every candidate of a contract has the metrics with its small letter; those with the capital may be asked for.

@@ -63,6 +63,8 @@ function banners() {
       state.stream.error ? `${state.stream.error}. ` : '', 'The way back without this page: ', h('code', {}, 'kvasir rollout rollback'), ' or ', h('code', {}, 'kill -USR1'), ' to kvasird.') : null,
     newerVersion ? h('div', { class: 'banner warn', key: 'version' }, `kvasird is now version ${newerVersion}. `, h('button', { onclick: () => location.reload() }, 'Reload this page')) : null,
     s?.live?.exact_mismatches ? h('div', { class: 'banner fail', role: 'alert', key: 'mismatch' }, h('strong', {}, `${s.live.exact_mismatches} exact mismatches. `), 'A token that was promised exact differs from the baseline. ', h('a', { href: '#/failures?reason=EXACT_MISMATCH' }, 'Look at them')) : null,
+    s?.store && s.store.ok === false ? h('div', { class: 'banner fail', role: 'alert', key: 'store' }, h('strong', {}, 'Receipts are not written. '), `${s.store.reason ?? ''}: releases hold, then return to the exact baseline.`) : null,
+    s?.draining ? h('div', { class: 'banner warn', key: 'draining' }, 'kvasird is draining: it finishes what runs and takes nothing new.') : null,
     s?.release?.frozen ? h('div', { class: 'banner warn', key: 'frozen' }, 'Releases are frozen: only rollback is possible.') : null,
   ];
 }

@@ -89,7 +89,7 @@ function tiles() {
     tile('Throughput', `${number(l.tokens_per_s)}`, 'tokens/s'),
     tile('Time per token', ms(l.tpot_p50_ms), `p99 ${ms(l.tpot_p99_ms)}`),
     tile('First token', ms(l.ttft_p50_ms), 'p50'),
-    tile('Omitted mass', l.units ? percent(l.omitted_mass_mean) : '–', l.units ? `≤ ${percent(l.omitted_mass_upper)} · ${number(l.units)} units` : 'no unit sampled'),
+    tile('Omitted mass', l.units ? percent(l.omitted_mass_mean) : '–', l.units ? `≤ ${percent(l.omitted_mass_upper)} · ${number(l.units)} units${l.units_dropped ? ` · ${number(l.units_dropped)} dropped` : ''}` : 'no unit sampled'),
     tile('Published', number(l.published_tokens), `tokens, ${number(l.requests)} requests`),
     tile('Exact mismatches', number(l.exact_mismatches), `${number(l.exact_tokens)} exact tokens`, l.exact_mismatches ? 'fail' : ''),
     tile('Sequences', number(l.active), `${l.queued} queued · ${l.recomputing} recomputing`),
