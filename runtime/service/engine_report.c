@@ -142,3 +142,9 @@ int32_t kv_engine_layer_timings(const struct kv_engine *engine, struct kv_layer_
     pthread_mutex_unlock(&e->lock);
     return n;
 }
+
+const char *kv_receipt_kind_name(enum kv_receipt_kind k)
+{
+    static const char *const names[KV_RECEIPT_KINDS] = {"REQUEST", "PUBLICATION", "FALLBACK", "TRANSFER", "FAILURE", "ROLLBACK", "RECOMPUTE"};
+    return (unsigned)k < KV_RECEIPT_KINDS ? names[k] : "UNKNOWN";
+}
