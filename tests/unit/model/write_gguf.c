@@ -15,6 +15,7 @@ static void put(struct gguf_bytes *b, const void *data, size_t n)
         b->data = realloc(b->data, b->cap);
         if (!b->data) abort();
     }
+    if (!n) return;
     if (data) memcpy(b->data + b->n, data, n);
     else memset(b->data + b->n, 0, n);
     b->n += n;
