@@ -13,19 +13,27 @@
 
 enum { MAX_WORKERS = 256, SPINS = 2000 };
 
+/* The ticket of a region: generation | items | next item, in one word, so that a claim succeeds only in the region it was read from.
+ * A worker that is not running when a region begins misses it without holding anybody up. */
+#define ITEM_BITS 24
+#define ITEM_MASK ((UINT64_C(1) << ITEM_BITS) - 1)
+static uint64_t ticket(uint64_t generation, uint64_t items) { return generation << 2 * ITEM_BITS | items << ITEM_BITS; }
+static uint64_t next_of(uint64_t t) { return t & ITEM_MASK; }
+static uint64_t items_of(uint64_t t) { return t >> ITEM_BITS & ITEM_MASK; }
+
 struct kv_workers {
     int32_t n, n_started, spins;
     pthread_t *thread; /* [n - 1] */
-    /* The region in work: written by worker 0 before it raises `generation`, read by the others after they saw it. */
+    uint64_t generation;
+    /* Written by worker 0 before it raises the ticket; stable until every claimed item is done. */
     kv_work_fn *fn;
     void *ctx;
-    int32_t n_items;
-    bool stop;
-    _Alignas(64) _Atomic uint32_t generation;
-    _Alignas(64) _Atomic uint32_t sleepers; /* workers that sleep, or are about to, on `generation` */
-    _Alignas(64) _Atomic int32_t next;
-    _Alignas(64) _Atomic uint32_t done;     /* workers that left the region */
-    _Alignas(64) _Atomic uint32_t joining;  /* 1 while worker 0 sleeps, or is about to, on `done` */
+    _Alignas(64) _Atomic uint64_t ticket;
+    _Alignas(64) _Atomic uint32_t done;     /* items of the region that are finished */
+    _Alignas(64) _Atomic uint32_t bell;     /* what idle workers sleep on */
+    _Atomic uint32_t sleepers;              /* workers that sleep, or are about to */
+    _Atomic uint32_t joining;               /* 1 while worker 0 sleeps, or is about to, on `done` */
+    _Atomic bool stop;
 };
 
 struct start {
@@ -42,50 +50,63 @@ static inline void pause_briefly(void)
 #endif
 }
 
-static void claim(struct kv_workers *w, int32_t worker)
+/* Runs items of the present region until none is left; false when there was none. */
+static bool claim(struct kv_workers *w, int32_t worker)
 {
-    for (int32_t i; (i = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed)) < w->n_items;) w->fn(w->ctx, worker, i);
+    bool any = false;
+    uint64_t t = atomic_load_explicit(&w->ticket, memory_order_acquire);
+    while (next_of(t) < items_of(t)) {
+        if (!atomic_compare_exchange_weak_explicit(&w->ticket, &t, t + 1, memory_order_acquire, memory_order_acquire)) continue;
+        w->fn(w->ctx, worker, (int32_t)next_of(t));
+        any = true;
+        uint32_t done = atomic_fetch_add(&w->done, 1) + 1;
+        if (done == items_of(t) && atomic_load(&w->joining)) kv_futex_wake(&w->done);
+        t = atomic_load_explicit(&w->ticket, memory_order_acquire);
+    }
+    return any;
 }
 
-static uint32_t await_region(struct kv_workers *w, uint32_t seen)
+static bool something_to_do(struct kv_workers *w)
 {
-    uint32_t now;
+    uint64_t t = atomic_load(&w->ticket);
+    return next_of(t) < items_of(t) || atomic_load(&w->stop);
+}
+
+static void await_region(struct kv_workers *w)
+{
     for (int32_t i = 0; i < w->spins; i++) {
-        if ((now = atomic_load_explicit(&w->generation, memory_order_acquire)) != seen) return now;
+        if (something_to_do(w)) return;
         pause_briefly();
     }
     atomic_fetch_add(&w->sleepers, 1);
-    while ((now = atomic_load(&w->generation)) == seen) kv_futex_wait(&w->generation, seen, -1);
+    for (;;) {
+        uint32_t seen = atomic_load(&w->bell);
+        if (something_to_do(w)) break;
+        kv_futex_wait(&w->bell, seen, -1);
+    }
     atomic_fetch_sub(&w->sleepers, 1);
-    return now;
 }
 
 static void *work(void *arg)
 {
     struct start s = *(struct start *)arg;
     free(arg);
-    struct kv_workers *w = s.w;
     kv_numerics_enter();
-    for (uint32_t seen = 0;;) {
-        seen = await_region(w, seen);
-        if (w->stop) return NULL;
-        claim(w, s.index);
-        atomic_fetch_add(&w->done, 1);
-        if (atomic_load(&w->joining)) kv_futex_wake(&w->done);
-    }
+    while (!atomic_load(&s.w->stop))
+        if (!claim(s.w, s.index)) await_region(s.w);
+    return NULL;
 }
 
-static void begin_region(struct kv_workers *w)
+static void ring(struct kv_workers *w)
 {
-    atomic_store_explicit(&w->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&w->done, 0, memory_order_relaxed);
-    atomic_fetch_add(&w->generation, 1);
-    if (atomic_load(&w->sleepers)) kv_futex_wake(&w->generation);
+    if (!atomic_load(&w->sleepers)) return;
+    atomic_fetch_add(&w->bell, 1);
+    kv_futex_wake(&w->bell);
 }
 
-static void join_region(struct kv_workers *w)
+static void join_region(struct kv_workers *w, uint32_t all)
 {
-    uint32_t all = (uint32_t)w->n - 1, now;
+    uint32_t now;
     for (int32_t i = 0; i < w->spins; i++) {
         if (atomic_load_explicit(&w->done, memory_order_acquire) == all) return;
         pause_briefly();
@@ -97,16 +118,17 @@ static void join_region(struct kv_workers *w)
 
 void kv_workers_run(struct kv_workers *w, kv_work_fn *fn, void *ctx, int32_t n_items)
 {
-    if (w->n == 1 || n_items <= 1) {
+    if (w->n == 1 || n_items <= 1 || (uint64_t)n_items > ITEM_MASK) {
         for (int32_t i = 0; i < n_items; i++) fn(ctx, 0, i);
         return;
     }
     w->fn = fn;
     w->ctx = ctx;
-    w->n_items = n_items;
-    begin_region(w);
-    claim(w, 0);
-    join_region(w);
+    atomic_store_explicit(&w->done, 0, memory_order_relaxed);
+    atomic_store(&w->ticket, ticket(++w->generation, (uint64_t)n_items));
+    ring(w);
+    (void)claim(w, 0);
+    join_region(w, (uint32_t)n_items);
 }
 
 int32_t kv_workers_count(const struct kv_workers *w)
@@ -153,8 +175,9 @@ enum kv_status kv_workers_create(int32_t n, struct kv_workers **out)
 void kv_workers_destroy(struct kv_workers *w)
 {
     if (!w) return;
-    w->stop = true;
-    begin_region(w);
+    atomic_store(&w->stop, true);
+    atomic_fetch_add(&w->bell, 1);
+    kv_futex_wake(&w->bell);
     for (int32_t i = 0; i < w->n_started; i++) pthread_join(w->thread[i], NULL);
     free(w->thread);
     free(w);

@@ -1,7 +1,8 @@
 /* workers.h — the kernel workers: N threads that run one parallel region at a time, the calling thread being worker 0.
  *
- * kv_workers_run is called by one thread only (the decode thread). Work items are claimed from an atomic counter; workers spin
- * for some microseconds between regions and then sleep on a futex. No locks and no allocation after create. */
+ * kv_workers_run is called by one thread only (the decode thread). Work items are claimed from an atomic counter by
+ * whoever runs: a worker that the system has not scheduled is not waited for. Workers spin for some microseconds between regions and
+ * then sleep on a futex. No locks and no allocation after create. */
 #ifndef KV_WORKERS_H
 #define KV_WORKERS_H
 
