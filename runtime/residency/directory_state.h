@@ -1,0 +1,69 @@
+/* directory_state.h — a directory from the inside, for directory.c and directory_move.c only. */
+#ifndef KV_DIRECTORY_STATE_H
+#define KV_DIRECTORY_STATE_H
+
+#include "runtime/residency/directory.h"
+
+#define KV_NONE UINT32_MAX
+
+struct replica {
+    bool present, retiring; /* retiring: released as soon as its last lease is back; takes no new one */
+    struct kv_block block;
+    struct kv_replica_generation generation;
+    struct kv_authority_generation authority;
+    uint32_t leases, newer, older; /* list of the tier: by insertion (FIFO), by use (LRU) */
+};
+
+struct chunk {
+    bool used;
+    struct kv_chunk_digest digest;
+    struct kv_chunk_identity identity;
+    struct kv_cache_generation cache;
+    uint64_t bytes, uses;
+    double recompute_us;
+    uint32_t writing; /* transaction that moves it, or KV_NONE */
+    struct replica replica[KV_TIERS];
+};
+
+struct transaction {
+    bool used, demotion, cancelled, copied; /* copied: completed, waiting for leases on the source */
+    enum kv_residency_state state;
+    struct kv_transfer transfer;
+    uint32_t chunk;
+    enum kv_tier_id from, to;
+    uint32_t n_waiters; /* live */
+};
+
+struct waiter {
+    bool used, done;
+    uint32_t transaction;
+    struct kv_transfer_generation generation;
+    void *destination;
+    enum kv_status status;
+};
+
+struct kv_directory {
+    struct kv_directory_config config;
+    struct chunk *chunk;
+    uint32_t *free_chunk, n_free, *table, table_mask;
+    struct transaction *transaction;
+    struct waiter *waiter;
+    uint32_t max_waiters;
+    uint8_t *staging; /* [max_transactions][max_payload_bytes] */
+    uint32_t newest[KV_TIERS], oldest[KV_TIERS];
+    struct kv_authority_generation authority;
+    uint64_t next_replica, next_transfer, next_lease;
+    struct kv_directory_stats stats;
+};
+
+uint32_t kv_directory_find(const struct kv_directory *d, const struct kv_chunk_identity *id, struct kv_chunk_digest *digest); /* KV_NONE */
+/* A published replica of the current epoch that is to stay. */
+bool kv_replica_counts(const struct kv_directory *d, const struct replica *r);
+int32_t kv_replicas_counting(const struct kv_directory *d, const struct chunk *c);
+void kv_replica_add(struct kv_directory *d, uint32_t chunk, enum kv_tier_id tier, struct kv_block b);
+/* The block goes back to its tier. The caller has seen to leases and to R_min. */
+void kv_replica_drop(struct kv_directory *d, uint32_t chunk, enum kv_tier_id tier);
+/* Called when the last lease of a retiring replica came back. */
+void kv_transaction_source_free(struct kv_directory *d, uint32_t transaction);
+
+#endif

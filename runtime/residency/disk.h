@@ -1,0 +1,52 @@
+/* disk.h — the disk tier: write-once segment files that survive kill -9, each extent encrypted and authenticated with its identity.
+ *
+ * File:   segment header page │ extent │ extent │ …            (4 KiB pages; the file is preallocated)
+ * Extent: header page (identity, length, sequence) │ ciphertext and tag, padded
+ *
+ * A write stores ciphertext, syncs, stores the header page, syncs: a header that is there vouches for bytes that are there. Key: HMAC of the
+ * master key over segment id and tenant; nonce: the extent's offset. No offset is written twice and no segment is appended to after a
+ * restart, so no nonce repeats. The associated data is the header's fields and the identity; the GCM tag is the payload hash. Released extents are
+ * punched out; a segment without live extents is unlinked. Files hold the cap and the free-space reserve across restarts. */
+#ifndef KV_DISK_H
+#define KV_DISK_H
+
+#include "runtime/residency/tier.h"
+
+#include <sys/types.h>
+
+/* The system calls the tier makes, so that tests can fail, shorten or stop at any of them. Results and errno as the calls'. */
+struct kv_disk_io {
+    int (*open)(const char *path, int flags, unsigned mode);
+    ssize_t (*pread)(int fd, void *buf, size_t n, off_t at);
+    ssize_t (*pwrite)(int fd, const void *buf, size_t n, off_t at);
+    int (*sync)(int fd);
+    int (*allocate)(int fd, off_t at, off_t n);
+    int (*punch)(int fd, off_t at, off_t n);
+    int (*truncate)(int fd, off_t n);
+    int (*unlink)(const char *path);
+    int (*free_bytes)(const char *path, uint64_t *out);
+};
+extern const struct kv_disk_io kv_disk_io_system;
+
+struct kv_disk_config {
+    const char *path;        /* folder; made when absent, mode 0700 */
+    uint64_t capacity_bytes; /* of all files */
+    uint64_t reserve_bytes;  /* stays free on the file system */
+    uint64_t segment_bytes;  /* 0: 64 MiB, more where the cap would need too many files */
+    uint8_t key[32];         /* master key */
+    const struct kv_disk_io *io; /* NULL: the system's */
+    /* Called at open for every extent whose header is whole, in order of sequence. May be NULL. */
+    void (*found)(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes);
+    void *found_ctx;
+};
+
+struct kv_disk_stats {
+    uint64_t segments, live_extents, live_bytes, used_bytes, dropped_at_open; /* dropped: extents that were not whole, or over the cap */
+    uint64_t bytes_written, bytes_read, syncs, failures;
+};
+
+enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out, struct kv_error *err);
+void kv_disk_close(struct kv_tier *t); /* keeps the files */
+void kv_disk_stats(const struct kv_tier *t, struct kv_disk_stats *out);
+
+#endif
