@@ -178,43 +178,36 @@ void kv_dequantise_row(enum kv_type t, const void *row, int64_t cols, float *out
         }
 }
 
-size_t kv_group_bytes(const struct kv_pack_form *f, int64_t cols)
-{
-    size_t units = (size_t)cols / (size_t)f->unit, scale_bytes = (f->half ? 2u : 4u) * (f->minimum ? 2u : 1u);
-    size_t bytes = units * KV_GROUP_ROWS * (((size_t)f->unit >> f->nibble) + scale_bytes);
-    return (bytes + 63) & ~(size_t)63;
-}
-
 size_t kv_mat_packed_bytes(enum kv_type t, int64_t rows, int64_t cols)
 {
     const struct kv_pack_form *f = kv_pack_form(t);
     return f ? (size_t)((rows + KV_GROUP_ROWS - 1) / KV_GROUP_ROWS) * kv_group_bytes(f, cols) : 0;
 }
 
-static void put_scale(const struct kv_pack_form *f, uint8_t *at, size_t index, float value)
+static void put_scale(const struct kv_pack_form *f, uint8_t *at, int row, float value)
 {
     if (f->half) {
         uint16_t h = kv_to_f16(value);
-        memcpy(at + 2 * index, &h, 2);
-    } else memcpy(at + 4 * index, &value, 4);
+        memcpy(at + 2 * row, &h, 2);
+    } else memcpy(at + 4 * row, &value, 4);
 }
 
-static void pack_row(const struct type_row *r, const uint8_t *file, int32_t cols, struct kv_group g, int row)
+static void pack_row(const struct type_row *r, const uint8_t *file, int32_t cols, uint8_t *group, int row)
 {
     const struct kv_pack_form *f = &r->form;
-    uint8_t codes[MAX_BLOCK], *out = (uint8_t *)(uintptr_t)g.codes;
+    uint8_t codes[MAX_BLOCK];
     float scale[16], minimum[16];
-    size_t unit = 0;
+    int32_t unit = 0;
     for (int32_t b = 0; b < cols / r->block_values; b++, file += r->block_bytes) {
         kv_decode_block(r->type, file, codes, scale, minimum);
         for (int u = 0; u < r->block_values / f->unit; u++, unit++) {
             const uint8_t *c = codes + u * f->unit;
-            size_t base = unit * (size_t)f->unit * KV_GROUP_ROWS >> f->nibble;
+            struct kv_unit at = kv_unit_at(f, group, unit);
+            uint8_t *out = group + (at.codes - group);
             for (int i = 0; i < f->unit >> f->nibble; i++)
-                out[base + (size_t)(i / 4 * 64 + row * 4 + i % 4)] = f->nibble ? (uint8_t)(c[i] | c[i + 16] << 4) : c[i];
-            put_scale(f, (uint8_t *)(uintptr_t)g.scales, unit * KV_GROUP_ROWS + (size_t)row, scale[u]);
-            if (f->minimum)
-                put_scale(f, (uint8_t *)(uintptr_t)g.minima, unit * KV_GROUP_ROWS + (size_t)row, minimum[u]);
+                out[i / 4 * 64 + row * 4 + i % 4] = f->nibble ? (uint8_t)(c[i] | c[i + 16] << 4) : c[i];
+            put_scale(f, group + (at.scales - group), row, scale[u]);
+            if (f->minimum) put_scale(f, group + (at.minima - group), row, minimum[u]);
         }
     }
 }
@@ -229,5 +222,5 @@ void kv_mat_pack(struct kv_mat *out, enum kv_type t, const void *file, int32_t r
     memset(dst, 0, out->data_bytes);
     for (int32_t row = 0; row < rows; row++)
         pack_row(r, (const uint8_t *)file + (size_t)row * kv_type_row_bytes(t, cols), cols,
-                 kv_group_at(&r->form, out, row / KV_GROUP_ROWS), row % KV_GROUP_ROWS);
+                 (uint8_t *)dst + (size_t)(row / KV_GROUP_ROWS) * kv_group_bytes(&r->form, cols), row % KV_GROUP_ROWS);
 }

@@ -35,15 +35,15 @@ void kv_scalar_quantise(struct kv_act *a)
         }
 }
 
-static float scale_at(const struct kv_pack_form *f, const uint8_t *p, size_t index)
+static float scale_at(const struct kv_pack_form *f, const uint8_t *p, int row)
 {
     if (f->half) {
         uint16_t h;
-        memcpy(&h, p + 2 * index, 2);
+        memcpy(&h, p + 2 * row, 2);
         return kv_from_f16(h);
     }
     float x;
-    memcpy(&x, p + 4 * index, 4);
+    memcpy(&x, p + 4 * row, 4);
     return x;
 }
 
@@ -54,21 +54,20 @@ static int code_at(const struct kv_pack_form *f, const uint8_t *unit, int row, i
     return f->table ? kv_iq4_codes[code] : code;
 }
 
-static float quantised_dot(const struct kv_pack_form *f, struct kv_group g, int row, int32_t cols, const int8_t *q, const float *d)
+static float quantised_dot(const struct kv_pack_form *f, const uint8_t *group, int row, int32_t cols, const int8_t *q, const float *d)
 {
     float acc = 0;
     for (int32_t u = 0; u < cols / f->unit; u++) {
-        const uint8_t *codes = g.codes + ((size_t)u * (size_t)f->unit * KV_GROUP_ROWS >> f->nibble);
+        struct kv_unit w = kv_unit_at(f, group, u);
         const int8_t *x = q + u * f->unit;
-        size_t index = (size_t)u * KV_GROUP_ROWS + (size_t)row;
         float dx = d[u * f->unit / 32];
         int32_t dot = 0, sum = 0;
         for (int i = 0; i < f->unit; i++) {
-            dot += (code_at(f, codes, row, i) - f->offset) * x[i];
+            dot += (code_at(f, w.codes, row, i) - f->offset) * x[i];
             sum += x[i];
         }
-        acc = kv_fma((float)dot, scale_at(f, g.scales, index) * dx, acc);
-        if (f->minimum) acc = kv_fma((float)sum, scale_at(f, g.minima, index) * dx, acc);
+        acc = kv_fma((float)dot, scale_at(f, w.scales, row) * dx, acc);
+        if (f->minimum) acc = kv_fma((float)sum, scale_at(f, w.minima, row) * dx, acc);
     }
     return kv_canon(acc);
 }

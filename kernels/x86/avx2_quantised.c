@@ -4,7 +4,7 @@
 #include "kernels/x86/avx2.h"
 
 #define TOKEN_BLOCK 32 /* tokens that share one pass over the weights */
-#define UNIT_CHUNK 128 /* units whose corrections are held on the stack */
+#define UNIT_CHUNK 128 /* units whose corrections are held on the stack; even */
 
 struct chunk {
     const int8_t *q; /* first token's codes at the chunk's first unit */
@@ -36,10 +36,10 @@ static void prepare(const struct kv_pack_form *f, const struct kv_act *x, int32_
         }
 }
 
-KV_INLINE __m256 scales_at(bool half, const uint8_t *p, int32_t u, int h)
+KV_INLINE __m256 scales_at(bool half, const uint8_t *p, int h)
 {
-    if (half) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 32 * (size_t)u + 16 * h)));
-    return _mm256_loadu_ps((const float *)(const void *)(p + 64 * (size_t)u + 32 * h));
+    if (half) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 16 * h)));
+    return _mm256_loadu_ps((const float *)(const void *)(p + 32 * h));
 }
 
 /* Four codes of eight rows times four activations, added to eight sums. wide: codes hold 8 bits, 128 added. */
@@ -57,7 +57,7 @@ KV_INLINE __m256i dot4(bool wide, __m256i sum, __m256i w, const int8_t *q)
 }
 
 /* N tokens from t on, H halves of eight rows from half h0 on, one chunk of units. y: [N] rows of 16 at stride 16. */
-KV_INLINE void tile(const struct kv_pack_form f, const int H, const int N, struct kv_group g, int h0, const struct chunk *c,
+KV_INLINE void tile(const struct kv_pack_form f, const int H, const int N, const uint8_t *group, int h0, const struct chunk *c,
                     int32_t t, float *y)
 {
     const bool wide = f.table || (!f.nibble && f.offset == 128);
@@ -71,10 +71,11 @@ KV_INLINE void tile(const struct kv_pack_form f, const int H, const int N, struc
         __m256i dot[2][4];
         for (int h = 0; h < H; h++)
             for (int i = 0; i < N; i++) dot[h][i] = f.minimum ? _mm256_setzero_si256() : _mm256_set1_epi32(c->of.correction[t + i][u]);
+        const struct kv_unit at = kv_unit_at(&f, group, u);
         const int8_t *qu = q + u * f.unit;
-        for (int j = 0; j < (f.nibble ? 4 : f.unit / 4); j++, g.codes += 64)
+        for (int j = 0; j < (f.nibble ? 4 : f.unit / 4); j++)
             for (int h = 0; h < H; h++) {
-                __m256i w = _mm256_loadu_si256((const __m256i *)(g.codes + 32 * (h0 + h))), high = w;
+                __m256i w = _mm256_loadu_si256((const __m256i *)(at.codes + 64 * j + 32 * (h0 + h))), high = w;
                 if (f.nibble) {
                     high = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
                     w = _mm256_and_si256(w, low);
@@ -86,8 +87,8 @@ KV_INLINE void tile(const struct kv_pack_form f, const int H, const int N, struc
                 }
             }
         for (int h = 0; h < H; h++) {
-            __m256 scale = scales_at(f.half, g.scales, u, h0 + h), minimum = scale;
-            if (f.minimum) minimum = scales_at(f.half, g.minima, u, h0 + h);
+            __m256 scale = scales_at(f.half, at.scales, h0 + h), minimum = scale;
+            if (f.minimum) minimum = scales_at(f.half, at.minima, h0 + h);
             for (int i = 0; i < N; i++) {
                 __m256 dx = _mm256_set1_ps(d[(size_t)i * c->d_stride + (size_t)(f.unit == 32 ? u : u / 2)]);
                 acc[h][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[h][i]), _mm256_mul_ps(scale, dx), acc[h][i]);
@@ -104,11 +105,8 @@ KV_INLINE void rows_of(const struct kv_pack_form f, const struct kv_mat *w, cons
 {
     bool first = u0 == 0, last = u0 + c->units == w->cols / f.unit;
     for (int32_t r = row0; r < row1; r += KV_GROUP_ROWS) {
-        struct kv_group g = kv_group_at(&f, w, r / KV_GROUP_ROWS);
+        const uint8_t *g = kv_group_at(&f, w, r / KV_GROUP_ROWS) + (size_t)(u0 / 2) * kv_pair_bytes(&f);
         size_t rows = row1 - r < KV_GROUP_ROWS ? (size_t)(row1 - r) : KV_GROUP_ROWS;
-        g.codes += (size_t)u0 * (size_t)f.unit * KV_GROUP_ROWS >> f.nibble;
-        g.scales += (size_t)u0 * (f.half ? 32 : 64);
-        if (f.minimum) g.minima += (size_t)u0 * (f.half ? 32 : 64);
         for (int32_t t = 0; t < n;) {
             float part[4 * KV_GROUP_ROWS] = {0};
             int32_t tokens = n - t >= 4 ? 4 : 1;

@@ -3,9 +3,9 @@
 
 #define TOKEN_BLOCK 64 /* tokens that share one pass over the weights */
 
-/* R rows × N tokens; R·N ≤ 16. acc[t·R + r] ends in lane t·R + r. */
+/* R rows, row_bytes apart, × N tokens; R·N ≤ 16. acc[t·R + r] ends in lane t·R + r, which goes to y[t·token_stride + r·row_stride]. */
 KV_INLINE void tile(const enum kv_type type, const int R, const int N, const uint8_t *w, size_t row_bytes, const float *x,
-                    int32_t cols, float *y, size_t y_stride)
+                    int32_t cols, float *y, size_t token_stride, size_t row_stride)
 {
     __m512 acc[16];
     for (int i = 0; i < 16; i++) acc[i] = _mm512_setzero_ps();
@@ -35,25 +35,29 @@ KV_INLINE void tile(const enum kv_type type, const int R, const int N, const uin
     float out[16];
     _mm512_storeu_ps(out, kv_canon16(kv_tree_tail(z[0], z[1], z[2], z[3])));
     for (int t = 0; t < N; t++)
-        for (int r = 0; r < R; r++) y[(size_t)t * y_stride + (size_t)r] = out[t * R + r];
+        for (int r = 0; r < R; r++) y[(size_t)t * token_stride + (size_t)r * row_stride] = out[t * R + r];
 }
 
 KV_INLINE void rows_of(const enum kv_type type, const struct kv_mat *w, const float *x, int32_t n, int32_t row0, int32_t row1,
                        float *y, size_t y_stride)
 {
     size_t row_bytes = (size_t)w->cols * kv_width(type), cols = (size_t)w->cols;
-    int32_t r = row0;
+    int32_t r = row0, quarter = (row1 - row0) / 4;
+    if (n == 1) { /* reading is all: four long streams run at the memory's rate, four neighbouring rows at two thirds of it */
+        for (; r < row0 + quarter; r++) tile(type, 4, 1, (const uint8_t *)w->data + (size_t)r * row_bytes, (size_t)quarter * row_bytes, x, w->cols, y + r, 0, (size_t)quarter);
+        r = row0 + 4 * quarter;
+    }
     for (; r + 4 <= row1; r += 4) {
         const uint8_t *wr = (const uint8_t *)w->data + (size_t)r * row_bytes;
         int32_t t = 0;
-        for (; t + 4 <= n; t += 4) tile(type, 4, 4, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride);
-        if (n - t >= 2) tile(type, 4, 2, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride), t += 2;
-        if (n - t >= 1) tile(type, 4, 1, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride);
+        for (; t + 4 <= n; t += 4) tile(type, 4, 4, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1);
+        if (n - t >= 2) tile(type, 4, 2, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1), t += 2;
+        if (n - t >= 1) tile(type, 4, 1, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1);
     }
     for (; r < row1; r++)
         for (int32_t t = 0; t < n; t++)
             tile(type, 1, 1, (const uint8_t *)w->data + (size_t)r * row_bytes, row_bytes, x + (size_t)t * cols, w->cols,
-                 y + (size_t)t * y_stride + r, y_stride);
+                 y + (size_t)t * y_stride + r, y_stride, 1);
 }
 
 void kv_avx512_float(const struct kv_mat *w, const struct kv_act *x, int32_t row0, int32_t row1, float *y, size_t y_stride)

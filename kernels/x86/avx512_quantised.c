@@ -3,7 +3,7 @@
 #include "kernels/x86/avx512.h"
 
 #define TOKEN_BLOCK 64  /* tokens that share one pass over the weights */
-#define UNIT_CHUNK 128  /* units whose corrections are held on the stack */
+#define UNIT_CHUNK 128  /* units whose corrections are held on the stack; even */
 #define TILE 8
 
 /* What one chunk of units needs of the activations. */
@@ -41,28 +41,32 @@ static void prepare(const struct kv_pack_form *f, const struct kv_act *x, int32_
         }
 }
 
-KV_INLINE __m512 scales_at(bool half, const uint8_t *p, int32_t u)
+KV_INLINE __m512 scales_at(bool half, const uint8_t *p)
 {
-    return half ? _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p + 32 * (size_t)u))) : _mm512_loadu_ps(p + 64 * (size_t)u);
+    return half ? _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)) : _mm512_loadu_ps(p);
 }
 
-/* N tokens from t on, 16 rows, one chunk of units. first: no earlier chunk left a sum in y. */
-KV_INLINE void tile(const struct kv_pack_form f, const int N, struct kv_group g, const struct chunk *c, int32_t t, bool first,
+/* N tokens from t on, 16 rows, one chunk of units from group on. first: no earlier chunk left a sum in y. */
+KV_INLINE void tile(const struct kv_pack_form f, const int N, const uint8_t *group, const struct chunk *c, int32_t t, bool first,
                     bool last, __mmask16 rows, float *y, size_t y_stride)
 {
     const int8_t *q = c->q + (size_t)t * c->q_stride;
     const float *d = c->d + (size_t)t * c->d_stride;
     const __m512i low = _mm512_set1_epi8(15);
     const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)kv_iq4_codes));
+    const int D = N == 1 ? 4 : N <= 4 ? 2 : 1; /* integer chains a token, so that few tokens still hide the latency */
     __m512 acc[TILE];
     for (int i = 0; i < N; i++) acc[i] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows, y + (size_t)i * y_stride);
     for (int32_t u = 0; u < c->units; u++) {
-        __m512i dot[TILE];
-        for (int i = 0; i < N; i++) dot[i] = f.minimum ? _mm512_setzero_si512() : _mm512_set1_epi32(c->of.correction[t + i][u]);
+        __m512i dot[TILE][4];
+        for (int i = 0; i < N; i++) {
+            dot[i][0] = f.minimum ? _mm512_setzero_si512() : _mm512_set1_epi32(c->of.correction[t + i][u]);
+            for (int k = 1; k < D; k++) dot[i][k] = _mm512_setzero_si512();
+        }
+        const struct kv_unit at = kv_unit_at(&f, group, u);
         const int8_t *qu = q + u * f.unit;
         for (int j = 0; j < (f.nibble ? 4 : f.unit / 4); j++) {
-            __m512i w = _mm512_loadu_si512(g.codes), high;
-            g.codes += 64;
+            __m512i w = _mm512_loadu_si512(at.codes + 64 * j), high;
             if (f.nibble) {
                 high = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
                 w = _mm512_and_si512(w, low);
@@ -71,17 +75,21 @@ KV_INLINE void tile(const struct kv_pack_form f, const int N, struct kv_group g,
             for (int i = 0; i < N; i++) {
                 int32_t four;
                 memcpy(&four, qu + (size_t)i * c->q_stride + 4 * j, 4);
-                dot[i] = _mm512_dpbusd_epi32(dot[i], w, _mm512_set1_epi32(four));
+                int k = f.nibble ? 2 * j % D : j % D;
+                dot[i][k] = _mm512_dpbusd_epi32(dot[i][k], w, _mm512_set1_epi32(four));
                 if (!f.nibble) continue;
                 memcpy(&four, qu + (size_t)i * c->q_stride + 16 + 4 * j, 4);
-                dot[i] = _mm512_dpbusd_epi32(dot[i], high, _mm512_set1_epi32(four));
+                k = (2 * j + 1) % D;
+                dot[i][k] = _mm512_dpbusd_epi32(dot[i][k], high, _mm512_set1_epi32(four));
             }
         }
-        __m512 scale = scales_at(f.half, g.scales, u), minimum = scale;
-        if (f.minimum) minimum = scales_at(f.half, g.minima, u);
+        __m512 scale = scales_at(f.half, at.scales), minimum = scale;
+        if (f.minimum) minimum = scales_at(f.half, at.minima);
         for (int i = 0; i < N; i++) {
             __m512 dx = _mm512_set1_ps(d[(size_t)i * c->d_stride + (size_t)(f.unit == 32 ? u : u / 2)]);
-            acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i]), _mm512_mul_ps(scale, dx), acc[i]);
+            if (D == 4) dot[i][0] = _mm512_add_epi32(dot[i][0], dot[i][2]), dot[i][1] = _mm512_add_epi32(dot[i][1], dot[i][3]);
+            if (D > 1) dot[i][0] = _mm512_add_epi32(dot[i][0], dot[i][1]);
+            acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i][0]), _mm512_mul_ps(scale, dx), acc[i]);
             if (f.minimum) acc[i] = _mm512_fmadd_ps(_mm512_set1_ps(c->of.sum[t + i][u]), _mm512_mul_ps(minimum, dx), acc[i]);
         }
     }
@@ -95,11 +103,8 @@ KV_INLINE void rows_of(const struct kv_pack_form f, const struct kv_mat *w, cons
 {
     bool first = u0 == 0, last = u0 + c->units == w->cols / f.unit;
     for (int32_t r = row0; r < row1; r += KV_GROUP_ROWS) {
-        struct kv_group g = kv_group_at(&f, w, r / KV_GROUP_ROWS);
+        const uint8_t *g = kv_group_at(&f, w, r / KV_GROUP_ROWS) + (size_t)(u0 / 2) * kv_pair_bytes(&f);
         __mmask16 rows = kv_first(row1 - r);
-        g.codes += (size_t)u0 * (size_t)f.unit * KV_GROUP_ROWS >> f.nibble;
-        g.scales += (size_t)u0 * (f.half ? 32 : 64);
-        if (f.minimum) g.minima += (size_t)u0 * (f.half ? 32 : 64);
         int32_t t = 0;
         for (; t + 8 <= n; t += 8) tile(f, 8, g, c, t, first, last, rows, y + (size_t)t * y_stride + r, y_stride);
         if (n - t >= 4) tile(f, 4, g, c, t, first, last, rows, y + (size_t)t * y_stride + r, y_stride), t += 4;
