@@ -94,7 +94,8 @@ export function takeRollout(r) {
   if (have && (r.version ?? 0) < (have.version ?? 0)) return null;
   state.rollouts.set(r.id, r);
   const last = r.transitions?.at(-1);
-  return have && last && last.receipt !== have.transitions?.at(-1)?.receipt ? last : null;
+  const known = have?.transitions?.at(-1);
+  return have && last && (last.at !== known?.at || last.to !== known.to) ? last : null; // not by receipt: its number may come later
 }
 
 function tail(list, row) {

@@ -113,7 +113,7 @@ export const pipelinesView = {
     return [heading, loaded(all, (d) => {
       if (p) return onePipeline(p);
       if (name) return h('p', { class: 'banner fail' }, `No pipeline is called ${name}. `, h('a', { href: '#/pipelines' }, 'All pipelines'));
-      return card(`${d.pipelines.length} published methods, one contract`, null, table({
+      return card(`${d.pipelines.length} pipelines, one contract`, null, table({
         label: 'Pipelines', rows: d.pipelines, key: (x) => x.name, columns: [
           { head: 'pipeline', cell: (x) => h('a', { href: `#/pipelines/${x.name}` }, x.title ?? x.name) },
           { head: 'exactness', cell: (x) => contractChip(x.exactness) },
