@@ -151,7 +151,7 @@ START_TEST(penalties)
     ck_assert_int_eq(sample(p, (struct kv_history){ids, 3, 3}, 0, 0).id, 1); /* the prompt does not count */
     ck_assert_int_eq(sample(p, (struct kv_history){ids, 2, 3}, 0, 0).id, 1);
     p.frequency_penalty = 0.1f;
-    ck_assert_int_eq(sample(p, (struct kv_history){ids, 2, 3}, 0, 0).id, 1); /* 2 - 0.4 - 0.1 = 1.5 in float or a hair above: the lower id */
+    ck_assert_int_eq(sample(p, (struct kv_history){ids, 2, 3}, 0, 0).id, 1); /* 2 - 0.4 - 0.1: level with the other, the lower id */
     ck_assert_int_eq(sample(p, (struct kv_history){ids, 0, 3}, 0, 0).id, 2); /* 2 - 0.4 - 0.3 */
     p = greedy;
     p.repetition_penalty = 1.5f;

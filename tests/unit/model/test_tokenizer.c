@@ -72,18 +72,6 @@ START_TEST(reference_tokens)
 }
 END_TEST
 
-/* SmolLM2's vocabulary is not part of the project; the test runs where KVASIR_SMOLLM2 names the file. */
-START_TEST(reference_tokens_of_smollm2)
-{
-    if (!getenv("KVASIR_SMOLLM2")) return;
-    json_t *rows = load("tests/fixtures/tokens-smollm2.json");
-    struct kv_model *m = opened(getenv("KVASIR_SMOLLM2"));
-    compare(m, rows);
-    kv_model_close(m);
-    json_decref(rows);
-}
-END_TEST
-
 /* ---------------------------------------------------------------- words */
 
 struct words {
@@ -280,7 +268,6 @@ Suite *suite_tokenizer(void)
     TCase *c = tcase_create("tokens");
     tcase_set_timeout(c, 60);
     tcase_add_test(c, reference_tokens);
-    tcase_add_test(c, reference_tokens_of_smollm2);
     tcase_add_test(c, words_of_every_pre_tokenizer);
     tcase_add_test(c, splitting_stops_when_told);
     tcase_add_test(c, byte_pairs);
