@@ -1,5 +1,6 @@
 // console.test.mjs — what an operator does in the web console, done in a real browser against the real daemon.
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { after, before, test } from 'node:test';
 import { Daemon, launch, open, until, wrongs } from './harness.mjs';
 
@@ -289,6 +290,25 @@ test('a rollback takes two clicks, says what it does before and what it did afte
   await page.getByText('OPERATOR_ROLLBACK').first().waitFor();
   assert.deepEqual(page.complaints, []);
   await page.context().close();
+});
+
+test('a daemon that wants a token is asked with one; without the right an action is refused aloud', { skip: process.env.KVASIR_URL ? 'needs a daemon of its own' : false }, async () => {
+  const entry = (name, rights) => ({ name, sha256: createHash('sha256').update(`secret of ${name}`).digest('hex'), rights });
+  const locked = await Daemon.start({ config: { auth: { mode: 'token', tokens: [entry('vera', ['viewer'])] } } });
+  try {
+    const page = await open(browser, `${locked.url}/#/rollouts`, { live: false });
+    await dialog(page).getByLabel(/asks for a token/).fill('wrong');
+    await dialog(page).getByRole('button', { name: 'Use it' }).click();
+    await dialog(page).getByLabel(/asks for a token/).fill('secret of vera'); // refused, so asked again
+    await dialog(page).getByRole('button', { name: 'Use it' }).click();
+    await page.locator('.top .badge', { hasText: 'live' }).waitFor();
+    await page.getByRole('button', { name: 'Freeze' }).click();
+    await dialog(page).getByRole('button', { name: 'Freeze' }).click();
+    await notes(page).getByText('Freeze: FORBIDDEN').waitFor();
+    await page.context().close();
+  } finally {
+    await locked.stop();
+  }
 });
 
 test('a server that stops makes the page stale: nothing can be changed until it is back', { skip: process.env.KVASIR_URL ? 'needs a daemon of its own' : false }, async () => {

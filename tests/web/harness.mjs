@@ -1,6 +1,6 @@
 // harness.mjs — starts the real kvasird and a real browser for the tests; KVASIR_URL tests a daemon that already runs.
 import { spawn } from 'node:child_process';
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
@@ -30,13 +30,17 @@ export async function until(what, probe, limitMs = 15000) {
 
 /** One kvasird with its own state on a free port. */
 export class Daemon {
-  static async start(extra = []) {
+  static async start({ extra = [], config } = {}) {
     const d = new Daemon();
     if (process.env.KVASIR_URL) { d.url = process.env.KVASIR_URL; return d; }
     d.port = await freePort();
     d.url = `http://127.0.0.1:${d.port}`;
     d.state = mkdtempSync(join(tmpdir(), 'kvasir-web-'));
     d.extra = extra;
+    if (config) {
+      d.extra = [...extra, '--config', join(d.state, 'config.json')];
+      writeFileSync(join(d.state, 'config.json'), JSON.stringify(config));
+    }
     await d.run();
     return d;
   }
@@ -87,8 +91,8 @@ export class Daemon {
 
 export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
 
-/** A page of its own that remembers every complaint of the browser in `page.complaints`. */
-export async function open(browser, url, options = {}) {
+/** A page of its own that remembers every complaint of the browser in `page.complaints`; `live`: wait until the stream brings news. */
+export async function open(browser, url, { live = true, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'Europe/Oslo', ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(10000);
@@ -96,7 +100,7 @@ export async function open(browser, url, options = {}) {
   page.on('pageerror', (e) => page.complaints.push(e.stack ?? String(e)));
   page.on('console', (m) => { if (m.type() === 'error') page.complaints.push(m.text()); });
   await page.goto(url);
-  await page.locator('.top .badge', { hasText: 'live' }).waitFor();
+  if (live) await page.locator('.top .badge', { hasText: 'live' }).waitFor();
   return page;
 }
 

@@ -19,7 +19,7 @@ export function whyNot(r, verb) {
   if (!r) return 'there is no rollout';
   if (state.stream.stale) return 'what you see is stale; nothing is changed from a stale page';
   if (state.busy.has(`${r.id}/${verb}`)) return 'the last click is still being answered';
-  if (verb === 'rollback' && !r.live) return 'all traffic is on the exact baseline already';
+  if (verb === 'rollback' && !r.live) return 'already at the exact baseline';
   const v = r.verbs?.find((x) => x.verb === verb);
   if (!v) return 'not offered at this stage';
   return v.enabled ? '' : v.why || 'not possible at this stage';

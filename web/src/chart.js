@@ -6,6 +6,7 @@ import { clock, number } from './format.js';
 import { changed, state } from './state.js';
 
 const HEIGHT_PX = 168;
+const WINDOW_SECONDS = 300;
 const TABLE_ROWS = 60;
 
 // The value a custom property has now, light-dark() resolved.
@@ -26,6 +27,7 @@ function stageMarks(u) {
   ctx.strokeStyle = colour('--line-strong');
   ctx.fillStyle = colour('--muted');
   ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textAlign = 'left';
   ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
   for (let i = 1; i < t.length; i++) {
     if (stage[i] === stage[i - 1]) continue;
@@ -46,7 +48,9 @@ function options(spec, width) {
     width, height: HEIGHT_PX, padding: [10, 8, 0, 0], legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
     tzDate: (ts) => (state.prefs.utc ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3)),
-    scales: { y: { range: (_u, lo, hi) => (lo === null ? [0, 1] : [0, Math.max(hi * 1.15, spec.atLeast ?? 1e-9)]) } },
+    // The window is always as wide: what moves is the data, not the scale.
+    scales: { x: { range: (_u, _lo, hi) => [(hi ?? Date.now() / 1000) - WINDOW_SECONDS, hi ?? Date.now() / 1000] },
+      y: { range: (_u, _lo, hi) => [0, Math.max((hi ?? 0) * 1.15, spec.atLeast)] } },
     axes: [
       { ...axis, space: 46, size: 26, values: (_u, at) => at.map((t) => (t % 60 ? clock(t * 1000) : clock(t * 1000).slice(0, 5))) },
       { ...axis, size: 52, values: (_u, at) => at.map((v) => spec.show(v)) },
@@ -54,7 +58,7 @@ function options(spec, width) {
     series: [{}, ...spec.series.map((s) => ({
       label: s.label, stroke: colour(s.colour), width: 1.75, dash: s.dash, fill: s.fill ? colour(s.fill) : undefined, spanGaps: false, points: { show: false },
     }))],
-    hooks: { draw: [stageMarks, (u) => limitLine(u, spec)], setCursor: [(u) => readout(u, spec)] },
+    hooks: { draw: [stageMarks, (u) => limitLine(u, spec), (u) => emptiness(u, spec)], setCursor: [(u) => readout(u, spec)] },
   };
 }
 
@@ -73,6 +77,17 @@ function limitLine(u, spec) {
   ctx.restore();
 }
 
+function emptiness(u, spec) {
+  if (spec.series.some((s) => state.history[s.key].some((v) => v !== null))) return;
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.fillStyle = colour('--muted');
+  ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textAlign = 'center';
+  ctx.fillText(spec.nothing, bbox.left + bbox.width / 2, bbox.top + bbox.height / 2);
+  ctx.restore();
+}
+
 function readout(u, spec) {
   const at = u.cursor.idx;
   const out = u.root.parentNode?.querySelector('.readout');
@@ -84,7 +99,7 @@ function readout(u, spec) {
 const data = (spec) => [state.history.t, ...spec.series.map((s) => state.history[s.key])];
 const last = (spec, s) => spec.show(state.history[s.key].at(-1));
 
-/** spec: {id, title, series: [{key, label, colour, dash}], show(value), limit(), atLeast}. */
+/** spec: {id, title, series: [{key, label, colour, dash}], show(value), limit(), atLeast: the least top of the scale, nothing: what to say without data}. */
 export function chart(spec) {
   let plot = null;
   let look = '';
@@ -138,10 +153,10 @@ const msText = (v) => (v === null || v === undefined ? '–' : `${number(v)} ms`
 /** The three plots of a release: time per token, omitted mass, throughput. */
 export function releaseCharts(massLimit) {
   return h('div', { class: 'charts' },
-    chart({ id: 'tpot', title: 'Time per token', show: msText, series: [
+    chart({ id: 'tpot', title: 'Time per token', atLeast: 0.1, nothing: 'no token yet', show: msText, series: [
       { key: 'tpot_p50_ms', label: 'p50', colour: '--series-1' }, { key: 'tpot_p99_ms', label: 'p99', colour: '--series-2', dash: [6, 3] }] }),
-    chart({ id: 'mass', title: 'Omitted mass', atLeast: 0.001, limit: () => massLimit, show: (v) => (v === null || v === undefined ? '–' : `${number(v * 100, 2)} %`),
+    chart({ id: 'mass', title: 'Omitted mass', atLeast: 0.01, nothing: 'no approximate unit sampled', limit: () => massLimit, show: (v) => (v === null || v === undefined ? '–' : `${number(v * 100, 2)} %`),
       series: [{ key: 'omitted_mass', label: 'mean', colour: '--series-3' }] }),
-    chart({ id: 'rate', title: 'Throughput', show: (v) => (v === null || v === undefined ? '–' : number(v)), series: [
+    chart({ id: 'rate', title: 'Throughput', atLeast: 10, nothing: 'no token yet', show: (v) => (v === null || v === undefined ? '–' : number(v)), series: [
       { key: 'tokens_per_s', label: 'tokens/s', colour: '--series-1' }] }));
 }

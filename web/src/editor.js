@@ -53,7 +53,7 @@ export function edit(host, { source, label, onedit }) {
         StreamLanguage.define(lua), syntaxHighlighting(colours), theme, typeOver, diff.of([]),
         // Escape then Tab leaves the editor, as CodeMirror documents: no keyboard trap.
         keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
-        EditorView.contentAttributes.of({ 'aria-label': label, spellcheck: 'false' }),
+        EditorView.contentAttributes.of({ 'aria-label': label, spellcheck: 'false', tabindex: '0' }),
         EditorView.updateListener.of((u) => { if (u.docChanged) onedit(u.state.doc.toString()); }),
       ],
     }),

@@ -145,6 +145,6 @@ parse();
 drawLook();
 listen();
 document.getElementById('app').replaceChildren();
-get('status').then((s) => { takeStatus(s); changed(); }, (e) => notifyError('Status', e));
+get('status').then((s) => { takeStatus(s); changed(); }, (e) => (e.http === 401 ? askToken() : notifyError('Status', e)));
 start(on);
 changed();

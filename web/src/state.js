@@ -75,7 +75,7 @@ export function takeStatus(s) {
   const live = s.live ?? {};
   h.t.push(t);
   for (const k of ['tokens_per_s', 'tpot_p50_ms', 'tpot_p99_ms']) h[k].push(live[k] ?? null);
-  h.omitted_mass.push(live.units ? live.omitted_mass_mean ?? null : null);
+  h.omitted_mass.push(live.omitted_mass_mean ?? null);
   h.stage.push(s.release?.stage ?? 'OFF');
   while (h.t.length && h.t[0] < t - HISTORY_SECONDS) for (const k of Object.keys(h)) h[k].shift();
 }

@@ -119,7 +119,7 @@ export const pipelinesView = {
           { head: 'exactness', cell: (x) => contractChip(x.exactness) },
           { head: 'built', cell: (x) => (x.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
           { head: 'placement', cell: (x) => x.placement }, { head: 'selector', cell: (x) => x.selector || '–' }, { head: 'unit', cell: (x) => x.unit },
-          { head: 'tiers', cell: (x) => x.tier }, { head: 'index', wide: true, cell: (x) => x.index }, { head: 'fallback', wide: true, cell: (x) => x.fallback },
+          { head: 'tiers', cell: (x) => x.tier }, { head: 'fallback', wide: true, cell: (x) => x.fallback },
         ] }));
     })];
   },

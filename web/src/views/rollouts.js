@@ -89,7 +89,7 @@ function tiles() {
     tile('Throughput', `${number(l.tokens_per_s)}`, 'tokens/s'),
     tile('Time per token', ms(l.tpot_p50_ms), `p99 ${ms(l.tpot_p99_ms)}`),
     tile('First token', ms(l.ttft_p50_ms), 'p50'),
-    tile('Omitted mass', l.units ? percent(l.omitted_mass_mean) : '–', l.units ? `≤ ${percent(l.omitted_mass_upper)} · ${number(l.units)} units${l.units_dropped ? ` · ${number(l.units_dropped)} dropped` : ''}` : 'no unit sampled'),
+    tile('Omitted mass', percent(l.omitted_mass_mean), [l.omitted_mass_upper === null ? null : `≤ ${percent(l.omitted_mass_upper)}`, `${number(l.units)} units`, l.units_dropped ? `${number(l.units_dropped)} dropped` : null].filter(Boolean).join(' · ')),
     tile('Published', number(l.published_tokens), `tokens, ${number(l.requests)} requests`),
     tile('Exact mismatches', number(l.exact_mismatches), `${number(l.exact_tokens)} exact tokens`, l.exact_mismatches ? 'fail' : ''),
     tile('Sequences', number(l.active), `${l.queued} queued · ${l.recomputing} recomputing`),
@@ -119,12 +119,12 @@ function gates(r) {
   return card('Gates', null, table({
     label: 'Gates', rows: r.gates ?? [], key: (g) => g.name, empty: 'No gate was evaluated yet.', columns: [
       { head: 'gate', cell: (g) => h('code', { title: g.metric }, g.name) },
-      { head: 'verdict', cell: (g) => (g.judged === false ? h('span', { class: 'muted' }, 'not judged here') : verdict(g.verdict)) },
+      { head: 'verdict', cell: (g) => (g.judged === false ? h('span', { class: 'muted nowrap' }, 'not judged here') : verdict(g.verdict)) },
       { head: 'value', num: true, cell: (g) => measure(g.value, g.unit) },
       { head: 'bounds', num: true, cell: (g) => range(g.lower, g.upper, g.unit) },
       { head: 'threshold', num: true, cell: (g) => `${comparison(g.comparison)} ${measure(g.threshold, g.unit)}` },
       { head: 'on its scale', cell: interval },
-      { head: 'n / min', num: true, cell: (g) => h('span', { class: g.n < g.min_n ? 'warn-text' : '' }, `${number(g.n)} / ${number(g.min_n)}`) },
+      { head: 'n / min', num: true, cell: (g) => h('span', { class: g.judged !== false && g.verdict === 'NO_DATA' ? 'warn-text' : '' }, `${number(g.n)} / ${number(g.min_n)}`) },
       { head: 'why', wide: true, cell: (g) => h('span', { class: 'muted' }, g.detail) },
     ] }));
 }
