@@ -4,6 +4,7 @@
 #include "controller/canonical.h"
 
 #include <string.h>
+#include <strings.h>
 
 static const char *const own_names[] = {
     "TRANSITION", "SUPERSEDED", "GATE", "DECISION", "POLICY", "POLICY_FAULT", "ROLLOUT", "AUDIT", "STORE",
@@ -19,7 +20,7 @@ const char *kv_row_kind_name(int kind)
 int kv_row_kind_from_name(const char *name)
 {
     for (int k = 0; k < KV_ROW_KINDS; k++)
-        if (!strcmp(kv_row_kind_name(k), name)) return k;
+        if (!strcasecmp(kv_row_kind_name(k), name)) return k;
     return KV_ROW_KINDS;
 }
 

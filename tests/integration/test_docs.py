@@ -1,0 +1,52 @@
+"""Every command in a ```sh block of the README and the operators' pages runs, in order, as written, against a live daemon.
+
+Blocks marked text are what a test cannot run inside itself (make run, make check) or what only illustrates. Links between pages lead to files."""
+import glob
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+from tests.integration import support
+
+PAGES = [os.path.join(support.ROOT, "README.md"), *sorted(glob.glob(os.path.join(support.ROOT, "docs", "*", "*.md")))]
+
+
+def blocks(path):
+    with open(path, encoding="utf-8") as f:
+        return re.findall(r"^```sh\n(.*?)^```", f.read(), re.M | re.S)
+
+
+class DocsTest(unittest.TestCase):
+    def run_page(self, path):
+        script = "\n".join(blocks(path))
+        if not script:
+            return
+        with support.Daemon() as d, tempfile.TemporaryDirectory() as home:
+            if not re.search("rollout (apply|create)", script):
+                d.post("/api/v1/rollouts", {"name": "before-reading", "pipeline": "layerwise", "contract": "exact"})
+            env = support.environment(KVASIR_URL=d.url, HOME=home, PATH=support.BUILD + ":" + os.environ["PATH"], B=support.BUILD)
+            script = script.replace("http://127.0.0.1:7070", d.url).replace("build/", support.BUILD + "/").replace("/tmp/kvasir-", home + "/kvasir-")
+            p = subprocess.run(["bash", "-e", "-x", "-o", "pipefail", "-c", script], cwd=support.ROOT, env=env, capture_output=True, text=True, timeout=240)
+            self.assertEqual(p.returncode, 0, f"{os.path.relpath(path, support.ROOT)}:\n{p.stdout[-1500:]}\n{p.stderr[-3000:]}")
+
+    def test_links_lead_to_files(self):
+        for page in PAGES:
+            with open(page, encoding="utf-8") as f:
+                for target in re.findall(r"\]\(([^)#]+)[^)]*\)", f.read()):
+                    if not re.match(r"[a-z]+:", target):
+                        self.assertTrue(os.path.exists(os.path.join(os.path.dirname(page), target)), f"{page} links to {target}")
+
+
+def page_test(path):
+    return lambda self: self.run_page(path)
+
+
+for _page in PAGES:
+    if blocks(_page):
+        _name = re.sub(r"\W+", "_", os.path.relpath(_page, support.ROOT).removesuffix(".md"))
+        setattr(DocsTest, f"test_commands_of_{_name}", page_test(_page))
+
+if __name__ == "__main__":
+    unittest.main()
