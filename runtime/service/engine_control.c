@@ -146,9 +146,12 @@ struct kv_release_word kv_engine_release(const struct kv_engine *e)
 void kv_engine_rollback(struct kv_engine *e, struct kv_rollback *out)
 {
     int64_t began_ns = kv_now_ns();
+    int32_t live = atomic_load(&e->candidate_live);
     uint64_t before = kv_publication_fence(&e->publication);
+    /* The decode thread may have sent some back before this line: whichever count is higher saw them all. */
+    int32_t after = kv_engine_recomputing(e);
     *out = (struct kv_rollback){.epoch = before & ~KV_LATCH, .fence_us = (kv_now_ns() - began_ns + 999) / 1000,
-                                .already = before & KV_LATCH, .sequences = kv_engine_recomputing(e),
+                                .already = before & KV_LATCH, .sequences = live > after ? live : after,
                                 .unsent_tokens = (int32_t)atomic_load(&e->backlog->unsent)};
 }
 
