@@ -208,7 +208,7 @@ struct kv_request {
     uint64_t candidate, epoch;
     /* Offline evaluation. force: [n_force] ids published in place of what sampling chose (copied). observe: called on the decode
      * thread with the logits after token `position` before they are sampled, for positions from the last prompt token on, or
-     * with observe_prompt for all, recomputed ones again; it must not call the engine. */
+     * with observe_prompt for all, recomputed ones again; it must not call the engine, but for kv_engine_rollback. */
     const int32_t *force;
     int32_t n_force;
     bool observe_prompt;

@@ -1,0 +1,56 @@
+"""kvasir verify and generate as programs: equal digests in every case and on every instruction set, typed refusals."""
+import json, os, subprocess, unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+KVASIR = os.path.join(ROOT, os.environ.get("KVASIR_BUILD", "build"), "kvasir")
+MODEL = os.path.join(ROOT, "models", "kvasir-demo-q8_0.gguf")
+
+
+def kvasir(*args, **env):
+    return subprocess.run([KVASIR, *args], capture_output=True, text=True, timeout=300, env={**os.environ, **env})
+
+
+class Verify(unittest.TestCase):
+    def test_every_case_is_equal_on_every_instruction_set(self):
+        digests = set()
+        for isa in ("scalar", "avx2", "avx512"):
+            done = kvasir("verify", "--model", MODEL, "--tokens", "96", "--json", KVASIR_ISA=isa)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            answer = json.loads(done.stdout)
+            self.assertTrue(answer["equal"])
+            names = [c["name"] for c in answer["cases"]]
+            self.assertEqual(len(names), len(set(names)))
+            for part in ("batch-7/", "/chunk-1/", "/chunk-512/", "/threads-4", "placement/layerwise", "rollback/layerwise", "recompute/quest"):
+                self.assertTrue(any(part in n for n in names), part)
+            digests |= {c["digest"] for c in answer["cases"]}
+        self.assertEqual(len(digests), 1)
+
+    def test_other_tokens_have_other_digests(self):
+        first = [json.loads(kvasir("verify", "--model", MODEL, "--tokens", n, "--json").stdout)["cases"][0]["digest"] for n in ("40", "44")]
+        self.assertNotEqual(*first)
+
+    def test_refusals_name_reason_and_remedy(self):
+        done = kvasir("verify")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("BAD_ARGUMENT", done.stderr)
+        self.assertIn("--model", done.stderr)
+        done = kvasir("verify", "--model", "/nonexistent.gguf")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("FILE_UNREADABLE", done.stderr)
+        self.assertEqual(kvasir("verify", "--matrix", "huge").returncode, 2)
+
+    def test_generate_knows_its_pipelines(self):
+        text = ("generate", "--model", MODEL, "--text", "The magic number", "--steps", "4")
+        self.assertEqual(kvasir(*text).returncode, 0)
+        for pipeline, reason in (("nosuch", "UNKNOWN_PIPELINE"), ("flexgen", "NOT_BUILT")):
+            done = kvasir(*text, "--pipeline", pipeline)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(reason, done.stderr)
+        done = kvasir(*text, "--pipeline", "quest", "--param", "budgit_rows=3")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("budget_rows", done.stderr)
+        self.assertEqual(kvasir("generate", "--model", MODEL).returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
