@@ -76,6 +76,23 @@ START_TEST(skewing_preserves_full_scores)
 }
 END_TEST
 
+/* Queries lean to x, keys lie along y and outweigh them: the shared column is y. */
+START_TEST(keys_are_evidence_too)
+{
+    static const float q[2] = {1, 1}, k[3][2] = {{0, 9}, {0, 5}, {0, 1}};
+    struct test_case t;
+    case_plane(&t, "infinigen", q, k, NULL, 3);
+    t.c.scale = 1;
+    case_prefill(&t, 2, 0);
+    memcpy(t.prefill, (const float[]){2, 0, 0, 1}, 4 * sizeof *t.prefill);
+    case_param(&t, "partial_ratio", 0.5);
+    struct kv_lab_result r = case_run(&t);
+    for (int i = 0; i < 3; i++) ck_assert_float_eq_tol(r.score[i], k[i][1], 1e-5);
+    kv_lab_result_free(&r);
+    case_free(&t);
+}
+END_TEST
+
 static const float line_k[6][2] = {{3, 0}, {2.5f, 0}, {2, 0}, {0, 0}, {-1, 0}, {-2, 0}};
 
 START_TEST(the_cap_is_declared_and_counted)
@@ -130,6 +147,7 @@ Suite *suite_infinigen(void)
     Suite *s = suite_create("infinigen");
     TCase *c = tcase_create("infinigen");
     tcase_add_test(c, rows_are_those_of_the_closed_form);
+    tcase_add_test(c, keys_are_evidence_too);
     tcase_add_test(c, skewing_preserves_full_scores);
     tcase_add_test(c, the_cap_is_declared_and_counted);
     tcase_add_test(c, equalised_heads_take_the_mean_count);

@@ -48,6 +48,11 @@ START_TEST(representatives_are_the_rows_of_most_influence)
     struct kv_lab_result r = case_run(&t);
     ck_assert_float_eq_tol(r.score[2], 7, 1e-6);
     kv_lab_result_free(&r);
+    t.prefill[5] = 100; /* the query at row 11 lies in the window of row 9 (10 and 11), not of row 8 (9 and 10) */
+    r = case_run(&t);
+    ck_assert_float_eq_tol(r.score[2], 6, 1e-6);
+    kv_lab_result_free(&r);
+    t.prefill[5] = 1;
     k[9][1] = 4; /* now the last row of the unit was used most */
     memcpy(t.k, k, sizeof k);
     r = case_run(&t);

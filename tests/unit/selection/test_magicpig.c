@@ -159,6 +159,25 @@ START_TEST(a_seed_decides_the_sample)
 }
 END_TEST
 
+START_TEST(dropped_rows_are_not_met)
+{
+    struct test_case t;
+    case_random(&t, "magicpig", 1, 1, 8, 100, 1);
+    case_param(&t, "sink_rows", 0);
+    case_param(&t, "local_rows", 0);
+    case_param(&t, "bits", 1);
+    case_param(&t, "tables", 20);
+    struct kv_lab_step steps[] = {{KV_LAB_BUILD, 100}, {KV_LAB_DROP, 5}, {KV_LAB_APPEND, 10}};
+    t.c.steps = steps;
+    t.c.n_steps = 3;
+    struct kv_lab_result r = case_run(&t);
+    ck_assert_uint_le(r.ledger.candidates, 5 * 20);
+    for (int32_t i = 5; i < 15; i++) ck_assert(kv_mask_has(r.support, i));
+    kv_lab_result_free(&r);
+    case_free(&t);
+}
+END_TEST
+
 Suite *suite_magicpig(void);
 Suite *suite_magicpig(void)
 {
@@ -170,6 +189,7 @@ Suite *suite_magicpig(void)
     tcase_add_test(c, static_rows_alone_are_dense_attention);
     tcase_add_test(c, the_ratio_is_biased_on_finite_samples);
     tcase_add_test(c, zero_inclusion_is_an_error);
+    tcase_add_test(c, dropped_rows_are_not_met);
     tcase_add_test(c, a_seed_decides_the_sample);
     suite_add_tcase(s, c);
     return s;

@@ -76,6 +76,12 @@ START_TEST(few_candidates_are_all_taken)
     r = case_run(&t);
     ck_assert_int_eq(kv_mask_count(r.support, r.n_blocks), 32 + 64 + 1);
     kv_lab_result_free(&r);
+    struct kv_lab_step steps[] = {{KV_LAB_BUILD, 161}, {KV_LAB_DROP, 160}}; /* fitted, and again few */
+    t.c.steps = steps;
+    t.c.n_steps = 2;
+    r = case_run(&t);
+    ck_assert_int_eq(kv_mask_count(r.support, r.n_blocks), 160);
+    kv_lab_result_free(&r);
     case_free(&t);
 }
 END_TEST
@@ -95,6 +101,7 @@ START_TEST(codes_are_made_at_window_exit)
     struct kv_lab_result after = case_run(&t);
     ck_assert_uint_eq(before.ledger.candidates, 70);
     ck_assert_uint_eq(after.ledger.candidates, 75);
+    ck_assert_uint_eq(before.ledger.index_bytes, 70 + 8 * 8 * sizeof(float));
     ck_assert_uint_eq(after.ledger.index_bytes - before.ledger.index_bytes, 5);
     kv_lab_result_free(&before);
     kv_lab_result_free(&after);

@@ -220,6 +220,46 @@ START_TEST(any_order_of_steps_is_survived)
 }
 END_TEST
 
+/* Other rows in the place of dropped ones: the index is that of a sequence which never had the first. Methods that fit something at build
+ * keep it, and are not asked. */
+START_TEST(replaced_rows_are_indexed_afresh)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    struct instance x;
+    uint64_t grown[8], fresh[8];
+    float mixed[16], plain[16];
+    if (strcmp(m->name, "quest") && strcmp(m->name, "sparq") && strcmp(m->name, "infllm")) return;
+    open_instance(&x, m, 200);
+    m->destroy(x.s);
+    if (!strcmp(m->name, "sparq")) case_param(&x.t, "mean_term", 1);
+    for (size_t cut = 120; cut < 140; cut++) {
+        struct kv_error err;
+        struct kv_rows *rows = &x.stored.rows;
+        ck_assert_int_eq(m->create(&x.t.c.params, 8, 2, 200, 3, &x.s, &err), KV_OK);
+        rows->n_rows = 150;
+        ck_assert_int_eq(m->build(x.s, rows, NULL, 0), KV_OK);
+        ck_assert_int_eq(m->drop(x.s, (int32_t)cut), KV_OK);
+        for (size_t i = cut; i < 200; i++)
+            for (size_t half = 0; half < 2; half++) kv_kernels()->to_rows(KV_F16, x.t.q, 8, (char *)x.stored.block[4 * half + i / 64] + i % 64 * 16);
+        rows->n_rows = 200;
+        ck_assert_int_eq(m->append(x.s, rows, (int32_t)cut), KV_OK);
+        ask(&x, grown);
+        if (m->estimate) ck_assert_int_eq(m->estimate(x.s, rows, x.t.q, grown, 4, mixed), KV_OK);
+        ck_assert_int_eq(m->build(x.s, rows, NULL, 0), KV_OK);
+        ask(&x, fresh);
+        if (m->estimate) ck_assert_int_eq(m->estimate(x.s, rows, x.t.q, fresh, 4, plain), KV_OK);
+        ck_assert_msg(!memcmp(grown, fresh, sizeof grown), "%s remembers rows dropped at %zu", m->name, cut);
+        if (m->estimate) ck_assert_mem_eq(mixed, plain, sizeof mixed);
+        m->destroy(x.s);
+        kv_lab_rows_free(&x.stored);
+        ck_assert_int_eq(kv_lab_rows_create(KV_F16, 8, 2, 0.3f, 200, x.t.k, x.t.v, &x.stored), KV_OK);
+    }
+    struct kv_error err;
+    ck_assert_int_eq(m->create(&x.t.c.params, 8, 2, 200, 3, &x.s, &err), KV_OK);
+    close_instance(&x);
+}
+END_TEST
+
 START_TEST(widening_never_selects_less)
 {
     const struct kv_selector_method *m = kv_selector_at((size_t)_i);
@@ -249,6 +289,7 @@ Suite *suite_selectors(void)
     tcase_add_loop_test(c, ties_go_to_the_lower_row, 0, n);
     tcase_add_loop_test(c, damaged_rows_do_not_break_selection, 0, n);
     tcase_add_loop_test(c, drop_and_append_return_to_the_same_support, 0, n);
+    tcase_add_loop_test(c, replaced_rows_are_indexed_afresh, 0, n);
     tcase_add_loop_test(c, any_order_of_steps_is_survived, 0, n);
     tcase_add_loop_test(c, widening_never_selects_less, 0, n);
     suite_add_tcase(s, c);
