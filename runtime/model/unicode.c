@@ -30,12 +30,3 @@ uint32_t kv_utf8_decode(const char *text, size_t len, size_t *used)
     *used = n;
     return c;
 }
-
-size_t kv_utf8_encode(uint32_t c, char out[4])
-{
-    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const unsigned char lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};
-    for (size_t i = n; i-- > 1; c >>= 6) out[i] = (char)(0x80 | (c & 0x3F));
-    out[0] = (char)(lead[n] | c);
-    return n;
-}

@@ -11,7 +11,5 @@ enum kv_char_class { KV_CHAR_OTHER, KV_CHAR_LETTER, KV_CHAR_NUMBER, KV_CHAR_SPAC
 enum kv_char_class kv_char_class(uint32_t code_point);
 /* The character at text[0..len), len > 0, and its length. A byte that begins no valid sequence is U+FFFD of length 1. */
 uint32_t kv_utf8_decode(const char *text, size_t len, size_t *used);
-/* Writes 1 to 4 bytes; returns how many. */
-size_t kv_utf8_encode(uint32_t code_point, char out[4]);
 
 #endif

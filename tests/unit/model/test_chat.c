@@ -78,6 +78,8 @@ START_TEST(default_system_prompts)
     ck_assert_str_eq(out, "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n");
     ck_assert_int_eq(format(qwen, true, talk + 3, 1, out, sizeof out, &err), KV_OK);
     ck_assert_str_eq(out, "<|im_start|>system\nYou are Qwen.\nHelp.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n");
+    ck_assert_int_eq(format("<|im_start|>system\n{{ messages[0].content }}<|im_end|>", true, talk + 3, 1, out, sizeof out, &err), KV_OK);
+    ck_assert_str_eq(out, "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n");
     ck_assert_int_eq(format("{{ '<|im_start|>user\n' }}", true, talk + 3, 1, out, sizeof out, &err), KV_OK);
     ck_assert_str_eq(out, "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n");
 }

@@ -179,6 +179,9 @@ START_TEST(sizes_beyond_the_file)
     gguf_put_tensor(&w, "huge", KV_F32, 4, (uint64_t[]){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}, NULL, 64);
     ck_assert_int_eq(parse_writer(&w, &err), KV_MODEL_TRUNCATED);
     w = (struct gguf_writer){0};
+    gguf_put_tensor(&w, "wrapped", KV_F32, 3, (uint64_t[]){1u << 30, 1u << 30, 4}, NULL, 64); /* 2^64 bytes */
+    ck_assert_int_eq(parse_writer(&w, &err), KV_MODEL_TRUNCATED);
+    w = (struct gguf_writer){0};
     gguf_put_tensor(&w, "wide", KV_F32, 1, (uint64_t[]){UINT64_MAX}, NULL, 64);
     ck_assert_int_eq(parse_writer(&w, &err), KV_MODEL_MALFORMED);
     w = (struct gguf_writer){0};

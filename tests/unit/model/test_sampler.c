@@ -139,6 +139,16 @@ START_TEST(cuts_keep_what_the_definition_keeps)
 }
 END_TEST
 
+START_TEST(cuts_at_equal_weights)
+{
+    for (int i = 0; i < N; i++) logits[i] = 0;
+    struct kv_sampling k = {.temperature = 1, .top_p = 1, .top_k = 3, .repetition_penalty = 1}, p = {.temperature = 1, .top_p = 0.5f, .repetition_penalty = 1};
+    for (uint64_t i = 0; i < 200; i++) ck_assert_int_lt(sample(k, (struct kv_history){0}, i, 0).id, 3); /* the lowest ids of equals */
+    for (int i = 4; i < N; i++) logits[i] = -INFINITY;
+    for (uint64_t i = 0; i < 200; i++) ck_assert_int_lt(sample(p, (struct kv_history){0}, i, 0).id, 2); /* exactly one half */
+}
+END_TEST
+
 START_TEST(penalties)
 {
     for (int i = 0; i < N; i++) logits[i] = 0;
@@ -158,6 +168,8 @@ START_TEST(penalties)
     struct kv_sampled s = sample(p, (struct kv_history){ids, 3, 3}, 0, 1);
     ck_assert_int_eq(s.id, 2); /* once for any number of times, the prompt counts: 2 / 1.5 */
     ck_assert_int_eq(s.top_id[0], 1); /* log-probabilities are the model's own */
+    logits[2] = 1;
+    ck_assert_int_eq(sample(p, (struct kv_history){ids, 3, 3}, 0, 1).id, 1); /* 2 / 1.5 three times over would be less than 1 */
     for (int i = 0; i < N; i++) logits[i] = -1;
     logits[3] = -0.9f;
     ck_assert_int_eq(sample(p, (struct kv_history){(int32_t[]){3}, 1, 1}, 0, 0).id, 0); /* a negative logit moves down */
@@ -199,6 +211,7 @@ Suite *suite_sampler(void)
     tcase_add_test(c, draws_are_a_function_of_seed_and_index);
     tcase_add_test(c, frequencies_follow_the_temperature);
     tcase_add_test(c, cuts_keep_what_the_definition_keeps);
+    tcase_add_test(c, cuts_at_equal_weights);
     tcase_add_test(c, penalties);
     tcase_add_test(c, refusals);
     suite_add_tcase(s, c);

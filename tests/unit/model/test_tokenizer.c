@@ -1,5 +1,6 @@
 /* test_tokenizer.c — tokens equal the reference's, words equal the regular expressions', and text comes back whole. */
 #include "runtime/model/model.h"
+#include "runtime/model/unicode.h"
 #include "tests/unit/model/write_gguf.h"
 
 #include <check.h>
@@ -121,6 +122,23 @@ START_TEST(splitting_stops_when_told)
 }
 END_TEST
 
+START_TEST(utf8_is_strict)
+{
+    static const struct {
+        const char *text;
+        uint32_t c;
+        size_t used;
+    } rows[] = {{"a", 'a', 1},         {"\xC3\xA9", 0xE9, 2},          {"\xE2\x82\xAC", 0x20AC, 3},     {"\xF0\x9F\x98\x80", 0x1F600, 4}, {"\xF4\x8F\xBF\xBF", 0x10FFFF, 4},
+                {"\x80", 0xFFFD, 1},   {"\xC1\x81", 0xFFFD, 1},        {"\xE0\x80\xAF", 0xFFFD, 1},     {"\xED\xA0\x80", 0xFFFD, 1},      {"\xF0\x80\x80\xAF", 0xFFFD, 1},
+                {"\xF4\x90\x80\x80", 0xFFFD, 1}, {"\xE2\x82", 0xFFFD, 1}, {"\xE2\x28\xA1", 0xFFFD, 1}, {"\xFF", 0xFFFD, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t used;
+        uint32_t c = kv_utf8_decode(rows[i].text, strlen(rows[i].text), &used);
+        ck_assert_msg(c == rows[i].c && used == rows[i].used, "row %zu: U+%04X of %zu bytes", i, c, used);
+    }
+}
+END_TEST
+
 /* ---------------------------------------------------------------- the two kinds, on vocabularies made here */
 
 static void expect(const struct kv_model *m, const char *text, bool special, const int32_t *want, size_t n_want)
@@ -139,6 +157,9 @@ START_TEST(byte_pairs)
     EXPECT(m, "hell yes", false, 261, ' ', 'y', 'e', 's');
     EXPECT(m, "hellwor", false, 261, 'w', 264);      /* merges follow ranks, not positions */
     EXPECT(m, " wor", false, 263, 264);
+    EXPECT(m, "lll", false, 260, 'l');               /* equal ranks from left to right */
+    EXPECT(m, "whole", false, 'w', 'h', 'o', 'l', 'e'); /* a token that no merges lead to */
+    EXPECT(m, "azzzza", false, 'a', 267, 'z', 'a');  /* user-defined tokens always, the longest first */
     EXPECT(m, "a\xff", false, 'a', 255);             /* a byte of no valid character is kept */
     EXPECT(m, "<|im_end|>", true, 258);
     EXPECT(m, "a<|im_end|><|im_start|>b", true, 'a', 258, 257, 'b');
@@ -154,7 +175,7 @@ START_TEST(byte_pairs)
     kv_model_close(m);
     m = random_opened(&(struct random_model){.bpe = true, .pre = "llama-bpe"});
     EXPECT(m, " wor", false, 263, 264);
-    EXPECT(m, "hello", false, 262); /* the whole word, without its merges */
+    EXPECT(m, "whole", false, 265); /* the word as it stands, without merges */
     ck_assert_int_eq(kv_model_info(m)->add_bos, 1);
     kv_model_close(m);
 }
@@ -176,6 +197,7 @@ START_TEST(scores)
     EXPECT(m, "c", false, 3 + 'c');
     EXPECT(m, "\xC3\xA9", false, 3 + 0xC3, 3 + 0xA9);
     EXPECT(m, "</s>ab", true, 2, AB);
+    EXPECT(m, "<s>", false, 266, 3 + '>');  /* text never becomes a control token, though "<s" is one step from it */
     kv_model_close(m);
     m = random_opened(&(struct random_model){0});
     EXPECT(m, "a", false, SPACE_A);         /* the space that stands before a text */
@@ -270,6 +292,7 @@ Suite *suite_tokenizer(void)
     tcase_add_test(c, reference_tokens);
     tcase_add_test(c, words_of_every_pre_tokenizer);
     tcase_add_test(c, splitting_stops_when_told);
+    tcase_add_test(c, utf8_is_strict);
     tcase_add_test(c, byte_pairs);
     tcase_add_test(c, scores);
     tcase_add_test(c, limits);

@@ -212,7 +212,7 @@ static void put_spm(struct maker *m)
     float *scores = calloc((size_t)n, sizeof *scores);
     char (*text)[16] = calloc((size_t)n, sizeof *text);
     const char **texts = calloc((size_t)n, sizeof *texts);
-    static const char *const first[] = {"<unk>", "<s>", "</s>"}, *const words[] = {"\xE2\x96\x81", "a", "b", "\xE2\x96\x81" "a", "ab", "\xE2\x96\x81" "ab", "abab"};
+    static const char *const first[] = {"<unk>", "<s>", "</s>"}, *const words[] = {"\xE2\x96\x81", "a", "b", "\xE2\x96\x81" "a", "ab", "\xE2\x96\x81" "ab", "abab", "<s"};
     if (!kinds || !scores || !text || !texts) abort();
     for (int32_t i = 0; i < n; i++) {
         texts[i] = text[i];
@@ -220,7 +220,7 @@ static void put_spm(struct maker *m)
         scores[i] = i < 259 ? 0 : (float)-i;
         if (i < 3) snprintf(text[i], sizeof text[i], "%s", first[i]);
         else if (i < 259) snprintf(text[i], sizeof text[i], "<0x%02X>", (unsigned)(i - 3));
-        else if (i - 259 < 7) snprintf(text[i], sizeof text[i], "%s", words[i - 259]);
+        else if (i - 259 < 8) snprintf(text[i], sizeof text[i], "%s", words[i - 259]);
         else snprintf(text[i], sizeof text[i], "tok%d", i);
     }
     gguf_put_text(&m->w, "tokenizer.ggml.model", "llama");
@@ -241,14 +241,15 @@ static void put_bpe(struct maker *m)
     int32_t n = m->r->n_vocab, *kinds = calloc((size_t)n, sizeof *kinds), next = 0x100;
     char (*text)[16] = calloc((size_t)n, sizeof *text);
     const char **texts = calloc((size_t)n, sizeof *texts);
-    static const char *const last[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "he", "ll", "hell", "hello", "\xC4\xA0" "w", "or"};
+    static const char *const last[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "he", "ll", "hell", "hello", "\xC4\xA0" "w", "or", "whole", "zz", "zzz"};
     static const char *const merges[] = {"h e", "l l", "he ll", "hell o", "\xC4\xA0 w", "o r"};
     if (!kinds || !text || !texts) abort();
     for (int32_t i = 0; i < n; i++) {
         texts[i] = text[i];
-        kinds[i] = i >= 256 && i < 259 ? 3 : 1;
+        kinds[i] = i >= 256 && i < 259 ? 3 : i == 266 || i == 267 ? 4 : 1;
         int32_t c = (i >= 0x21 && i <= 0x7E) || (i >= 0xA1 && i <= 0xAC) || (i >= 0xAE && i < 256) ? i : i < 256 ? next++ : 0;
-        if (i >= 256) snprintf(text[i], sizeof text[i], i - 256 < 9 ? "%s" : "xx%s%d", i - 256 < 9 ? last[i - 256] : "", i);
+        if (i >= 256 && i - 256 < 12) snprintf(text[i], sizeof text[i], "%s", last[i - 256]);
+        else if (i >= 256) snprintf(text[i], sizeof text[i], "xx%d", i);
         else if (c < 0x80) text[i][0] = (char)c;
         else snprintf(text[i], sizeof text[i], "%c%c", 0xC0 | c >> 6, 0x80 | (c & 0x3F));
     }
