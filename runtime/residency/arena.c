@@ -51,12 +51,12 @@ void kv_arena_destroy(struct kv_arena *a)
     free(a);
 }
 
-void *kv_arena_take(struct kv_arena *a)
+static uint8_t *take(struct kv_arena *a, bool zero)
 {
     uint32_t i;
     if (a->n_given) {
         i = a->given[--a->n_given];
-        memset(a->base + i * a->slab_bytes, 0, a->slab_bytes);
+        if (zero) memset(a->base + i * a->slab_bytes, 0, a->slab_bytes);
     } else if (a->n_fresh < a->n_slabs) {
         i = a->n_fresh++;
     } else {
@@ -65,6 +65,16 @@ void *kv_arena_take(struct kv_arena *a)
     a->taken[i] = 1;
     a->used_bytes += a->slab_bytes;
     return a->base + i * a->slab_bytes;
+}
+
+void *kv_arena_take(struct kv_arena *a)
+{
+    return take(a, true);
+}
+
+void *kv_arena_take_raw(struct kv_arena *a)
+{
+    return take(a, false);
 }
 
 void kv_arena_give(struct kv_arena *a, void *slab)

@@ -39,6 +39,7 @@ struct kv_arena;
 enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struct kv_arena **out);
 void kv_arena_destroy(struct kv_arena *a);
 void *kv_arena_take(struct kv_arena *a);           /* NULL when the cap is reached */
+void *kv_arena_take_raw(struct kv_arena *a);       /* a recycled slab keeps its bytes: for owners that overwrite before anybody reads */
 void kv_arena_give(struct kv_arena *a, void *slab);
 uint64_t kv_arena_used_bytes(const struct kv_arena *a);
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a);

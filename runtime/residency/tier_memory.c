@@ -37,7 +37,8 @@ static enum kv_status memory_reserve(void *ctx, uint64_t bytes, const struct kv_
     struct memory *m = ctx;
     (void)id;
     if (bytes > m->slab_bytes) return KV_BAD_ARGUMENT;
-    uint8_t *slab = kv_arena_take(m->arena);
+    /* What the last owner left stays unreadable: a slab answers reads only after a whole write, and then of that write's bytes. */
+    uint8_t *slab = kv_arena_take_raw(m->arena);
     if (!slab) return KV_CAPACITY;
     out->place = (uint64_t)(slab - m->first) / m->slab_bytes;
     out->allocation.n = ++m->next_generation;
@@ -67,6 +68,7 @@ static enum kv_status memory_write(void *ctx, struct kv_block b, const struct kv
     if (!r) return KV_RECYCLED_DESTINATION;
     if (bytes > m->slab_bytes) return KV_BAD_ARGUMENT;
     memcpy(slab_at(m, b), payload, bytes);
+    memset(slab_at(m, b) + bytes, 0, m->slab_bytes - bytes);
     r->bytes = bytes;
     r->checksum = *hash = XXH3_64bits(slab_at(m, b), bytes);
     r->chunk = kv_chunk_digest(id);

@@ -1,0 +1,301 @@
+/* tier.c — movements between tiers against what memory, cipher and disk do in the same run.
+ * One JSON line a figure: {"name","value","unit","floor","ratio"}. Promotion and demotion: floor is memcpy of the same slabs. Disk: the slower of
+ * the cipher alone and a plain file written and synced in the same pieces. Rates are the best of several passes: the machine
+ * may be shared, and what interrupts a pass is no property of the code. */
+#include "runtime/execution/layerwise.h"
+#include "runtime/residency/directory.h"
+#include "runtime/residency/disk.h"
+
+#include <fcntl.h>
+#include <gnutls/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SLAB = 256 << 10, SLABS = 512, PASSES = 7, EXTENT = 1 << 20, EXTENTS = 48, CHUNKS = 20000, OPERATIONS = 200000 };
+
+static void check(enum kv_status s, const char *what)
+{
+    if (s == KV_OK) return;
+    fprintf(stderr, "bench/tier: %s: %s\n", what, kv_status_name(s));
+    exit(1);
+}
+
+static void line(const char *name, double value, const char *unit, double floor_value)
+{
+    printf("{\"name\":\"tier/%s\",\"value\":%.3f,\"unit\":\"%s\",\"floor\":", name, value, unit);
+    if (floor_value > 0) printf("%.3f,\"ratio\":%.3f}\n", floor_value, value / floor_value);
+    else printf("null,\"ratio\":null}\n");
+    fflush(stdout);
+}
+
+/* GB/s (decimal) of the best pass, each of which moved `bytes`. */
+static double best_rate(const double *us, int n, double bytes)
+{
+    double least = us[0];
+    for (int i = 1; i < n; i++) least = us[i] < least ? us[i] : least;
+    return bytes / least / 1e3;
+}
+
+static struct kv_chunk_identity identity(int n)
+{
+    struct kv_chunk_identity id;
+    memset(&id, 0, sizeof id);
+    id.layer = n;
+    snprintf(id.tenant, sizeof id.tenant, "bench");
+    snprintf(id.support, sizeof id.support, "exact");
+    return id;
+}
+
+static uint8_t *filled(size_t n)
+{
+    uint8_t *p = aligned_alloc(4096, n);
+    if (!p) check(KV_OUT_OF_MEMORY, "memory");
+    for (size_t i = 0; i < n; i++) p[i] = (uint8_t)(i * 2654435761u >> 13);
+    return p;
+}
+
+/* ---------------------------------------------------------------- memory tiers */
+
+static double memcpy_rate(void)
+{
+    uint8_t *a = filled((size_t)SLAB * SLABS), *b = filled((size_t)SLAB * SLABS);
+    double us[PASSES];
+    for (int p = 0; p < PASSES; p++) {
+        double start = kv_now_us();
+        for (int i = 0; i < SLABS; i++) memcpy(b + (size_t)i * SLAB, a + (size_t)i * SLAB, SLAB);
+        us[p] = kv_now_us() - start;
+    }
+    free(a);
+    free(b);
+    return best_rate(us, PASSES, (double)SLAB * SLABS);
+}
+
+/* Whole transactions: begin, verified copy, complete. */
+static void memory_tiers(double floor_rate)
+{
+    struct kv_tier device, host;
+    struct kv_directory *d;
+    uint8_t *payload = filled(SLAB);
+    double up[PASSES], down[PASSES];
+    check(kv_tier_memory_create("device", "device", true, SLAB, (uint64_t)SLAB * SLABS, &device), "device");
+    check(kv_tier_memory_create("host", "host", false, SLAB, (uint64_t)SLAB * SLABS, &host), "host");
+    struct kv_directory_config c = {.tier = {&device, &host}, .max_chunks = SLABS, .max_transactions = 8, .max_payload_bytes = SLAB, .eviction = KV_EVICT_LRU};
+    check(kv_directory_create(&c, &d), "directory");
+    for (int i = 0; i < SLABS; i++) {
+        struct kv_chunk_identity id = identity(i);
+        check(kv_directory_publish(d, &id, (struct kv_cache_generation){1}, KV_TIER_HOST, payload, SLAB, 100), "publish");
+    }
+    for (int p = 0; p < PASSES + 1; p++) { /* the first pass touches fresh pages and is not counted */
+        struct kv_transfer t;
+        struct kv_transfer_done done;
+        struct kv_waiter w;
+        bool join;
+        double start = kv_now_us();
+        for (int i = 0; i < SLABS; i++) {
+            struct kv_chunk_identity id = identity(i);
+            check(kv_promote_begin(d, &id, KV_TIER_DEVICE, NULL, &w, &join, &t), "promote");
+            kv_transfer_copy(&t, &done);
+            check(kv_transfer_complete(d, &done), "complete");
+            check(kv_waiter_result(d, &w), "result");
+        }
+        if (p) up[p - 1] = kv_now_us() - start;
+        for (int i = 0; i < SLABS; i++) { /* back to one replica, so that a demotion has something to copy */
+            bool pending;
+            check(kv_evict_one(d, KV_TIER_HOST, &pending, &t), "evict");
+        }
+        start = kv_now_us();
+        for (int i = 0; i < SLABS; i++) {
+            struct kv_chunk_identity id = identity(i);
+            check(kv_demote_begin(d, &id, KV_TIER_DEVICE, KV_TIER_HOST, &t), "demote");
+            kv_transfer_copy(&t, &done);
+            check(kv_transfer_complete(d, &done), "complete");
+        }
+        if (p) down[p - 1] = kv_now_us() - start;
+    }
+    line("promote/verified", best_rate(up, PASSES, (double)SLAB * SLABS), "GB/s", floor_rate);
+    line("demote/verified", best_rate(down, PASSES, (double)SLAB * SLABS), "GB/s", floor_rate);
+    kv_directory_destroy(d);
+    kv_tier_memory_destroy(&device);
+    kv_tier_memory_destroy(&host);
+    free(payload);
+}
+
+/* The staging path of decoding: blocks of one layer through the transfer thread, nothing to overlap with. */
+static void staging(double floor_rate)
+{
+    enum { LAYERS = 4, BLOCKS = SLABS / LAYERS };
+    struct kv_arena *host;
+    struct kv_cache c;
+    struct kv_placement_ctx *ctx;
+    struct kv_error err;
+    double us[PASSES];
+    size_t slab = kv_slab_bytes(KV_F16, 8, 128);
+    struct kv_placement_config pc = {LAYERS, 8, 128, KV_F16, 2 * slab * BLOCKS, 0, 0};
+    check(kv_arena_create(slab, slab * SLABS, &host), "arena");
+    check(kv_cache_init(&c, LAYERS, 8, 128, KV_F16, BLOCKS * KV_BLOCK_ROWS), "cache");
+    check(kv_cache_reserve(&c, host, BLOCKS * KV_BLOCK_ROWS), "reserve");
+    c.n_rows = BLOCKS * KV_BLOCK_ROWS;
+    c.n_sealed = BLOCKS;
+    for (int i = 0; i < LAYERS * BLOCKS; i++) memset(c.slab[i], i, slab);
+    check(kv_placement_ctx_create(&pc, &ctx, &err), "placement");
+    const struct kv_placement *p = kv_placement_find("layerwise");
+    for (int pass = 0; pass < PASSES + 1; pass++) {
+        double start = kv_now_us();
+        kv_placement_step_begin(ctx);
+        p->prefetch(ctx, &c, 0);
+        for (int32_t l = 0; l < LAYERS; l++) {
+            check(p->acquire(ctx, &c, l), "acquire");
+            if (l + 1 < LAYERS) p->prefetch(ctx, &c, l + 1);
+            p->release(ctx, &c, l);
+        }
+        if (pass) us[pass - 1] = kv_now_us() - start;
+    }
+    line("stage/layerwise", best_rate(us, PASSES, (double)slab * SLABS), "GB/s", floor_rate);
+    kv_placement_ctx_destroy(ctx);
+    kv_cache_free(&c, host);
+    kv_arena_destroy(host);
+}
+
+/* ---------------------------------------------------------------- disk */
+
+static double cipher_rate(bool open)
+{
+    uint8_t *a = filled(EXTENT), *b = filled(EXTENT + 16), key[32] = {1}, nonce[12] = {0};
+    gnutls_aead_cipher_hd_t h;
+    gnutls_datum_t k = {key, sizeof key};
+    double us[PASSES];
+    if (gnutls_aead_cipher_init(&h, GNUTLS_CIPHER_AES_256_GCM, &k)) check(KV_INTERNAL, "cipher");
+    for (int p = 0; p < PASSES; p++) {
+        size_t n = EXTENT + 16;
+        if (gnutls_aead_cipher_encrypt(h, nonce, sizeof nonce, NULL, 0, 16, a, EXTENT, b, &n)) check(KV_INTERNAL, "encrypt");
+        double start = kv_now_us();
+        for (int i = 0; i < 8; i++) {
+            n = open ? EXTENT : EXTENT + 16;
+            int e = open ? gnutls_aead_cipher_decrypt(h, nonce, sizeof nonce, NULL, 0, 16, b, EXTENT + 16, a, &n)
+                         : gnutls_aead_cipher_encrypt(h, nonce, sizeof nonce, NULL, 0, 16, a, EXTENT, b, &n);
+            if (e) check(KV_INTERNAL, "cipher");
+        }
+        us[p] = kv_now_us() - start;
+    }
+    gnutls_aead_cipher_deinit(h);
+    free(a);
+    free(b);
+    return best_rate(us, PASSES, 8.0 * EXTENT);
+}
+
+/* A plain preallocated file, the same pieces, a sync after each as the tier must; then read back. */
+static void plain_file(const char *folder, double *write_rate, double *read_rate)
+{
+    char name[256];
+    uint8_t *a = filled(EXTENT);
+    double us[3], back[3];
+    snprintf(name, sizeof name, "%s/plain", folder);
+    for (int p = 0; p < 3; p++) {
+        int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        if (fd < 0 || posix_fallocate(fd, 0, (off_t)EXTENT * EXTENTS)) check(KV_IO_ERROR, name);
+        double start = kv_now_us();
+        for (int i = 0; i < EXTENTS; i++)
+            if (pwrite(fd, a, EXTENT, (off_t)i * EXTENT) != EXTENT || fdatasync(fd)) check(KV_IO_ERROR, name);
+        us[p] = kv_now_us() - start;
+        start = kv_now_us();
+        for (int i = 0; i < EXTENTS; i++)
+            if (pread(fd, a, EXTENT, (off_t)i * EXTENT) != EXTENT) check(KV_IO_ERROR, name);
+        back[p] = kv_now_us() - start;
+        close(fd);
+    }
+    unlink(name);
+    free(a);
+    *write_rate = best_rate(us, 3, (double)EXTENT * EXTENTS);
+    *read_rate = best_rate(back, 3, (double)EXTENT * EXTENTS);
+}
+
+static void disk_tier(void)
+{
+    char folder[] = "/tmp/kvasir-bench-XXXXXX", command[64];
+    struct kv_tier disk;
+    struct kv_error err = {0};
+    uint8_t *a = filled(EXTENT);
+    double us[3], back[3], plain_write, plain_read;
+    if (!mkdtemp(folder)) check(KV_IO_ERROR, folder);
+    plain_file(folder, &plain_write, &plain_read);
+    struct kv_disk_config c = {.path = folder, .capacity_bytes = 4ull << 30, .key = {1}};
+    if (kv_disk_open(&c, &disk, &err) != KV_OK) check(err.status, err.message);
+    for (int p = 0; p < 3; p++) {
+        struct kv_block b[EXTENTS];
+        uint64_t hash;
+        double start = kv_now_us();
+        for (int i = 0; i < EXTENTS; i++) {
+            struct kv_chunk_identity id = identity(i);
+            check(disk.reserve(disk.ctx, EXTENT, &id, &b[i]), "reserve");
+            check(disk.write(disk.ctx, b[i], &id, a, EXTENT, &hash), "write");
+        }
+        us[p] = kv_now_us() - start;
+        start = kv_now_us();
+        for (int i = 0; i < EXTENTS; i++) {
+            struct kv_chunk_identity id = identity(i);
+            check(disk.read(disk.ctx, b[i], &id, a, EXTENT), "read");
+        }
+        back[p] = kv_now_us() - start;
+        for (int i = 0; i < EXTENTS; i++) disk.release(disk.ctx, b[i]);
+    }
+    double seal = cipher_rate(false), unseal = cipher_rate(true);
+    line("disk/cipher", seal, "GB/s", 0);
+    line("disk/plain-write", plain_write, "GB/s", 0);
+    line("disk/plain-read", plain_read, "GB/s", 0);
+    line("disk/write-1MiB", best_rate(us, 3, (double)EXTENT * EXTENTS), "GB/s", plain_write < seal ? plain_write : seal);
+    line("disk/read-1MiB", best_rate(back, 3, (double)EXTENT * EXTENTS), "GB/s", plain_read < unseal ? plain_read : unseal);
+    kv_disk_close(&disk);
+    snprintf(command, sizeof command, "%s/lock", folder);
+    unlink(command);
+    rmdir(folder);
+    free(a);
+}
+
+/* ---------------------------------------------------------------- directory */
+
+static void directory_rates(void)
+{
+    struct kv_tier host;
+    struct kv_directory *d;
+    uint8_t payload[64] = {1};
+    check(kv_tier_memory_create("host", "host", false, 4096, 4096ull * CHUNKS, &host), "host");
+    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host}, .max_chunks = CHUNKS, .max_transactions = 8, .max_payload_bytes = 4096, .eviction = KV_EVICT_LRU};
+    check(kv_directory_create(&c, &d), "directory");
+    double start = kv_now_us();
+    for (int i = 0; i < CHUNKS; i++) {
+        struct kv_chunk_identity id = identity(i);
+        check(kv_directory_publish(d, &id, (struct kv_cache_generation){1}, KV_TIER_HOST, payload, sizeof payload, 100), "publish");
+    }
+    line("directory/publish", CHUNKS / (kv_now_us() - start) * 1e6, "1/s", 0);
+    start = kv_now_us();
+    for (int i = 0; i < OPERATIONS; i++) {
+        struct kv_chunk_identity id = identity((int)((unsigned)i * 7919u % CHUNKS));
+        struct kv_lease l;
+        if (kv_directory_lookup(d, &id, KV_TIER_HOST, &l) != KV_ANSWER_READY) check(KV_INTERNAL, "lookup");
+        check(kv_directory_release(d, &l), "release");
+    }
+    line("directory/lookup-lease", OPERATIONS / (kv_now_us() - start) * 1e6, "1/s", 0);
+    start = kv_now_us();
+    for (int i = 0; i < OPERATIONS; i++) {
+        struct kv_chunk_identity id = identity(i);
+        volatile uint8_t sink = kv_chunk_digest(&id).b[0];
+        (void)sink;
+    }
+    line("directory/digest", OPERATIONS / (kv_now_us() - start) * 1e6, "1/s", 0);
+    kv_directory_destroy(d);
+    kv_tier_memory_destroy(&host);
+}
+
+int main(void)
+{
+    double floor_rate = memcpy_rate();
+    line("memcpy-256KiB", floor_rate, "GB/s", 0);
+    memory_tiers(floor_rate);
+    staging(floor_rate);
+    directory_rates();
+    disk_tier();
+    return 0;
+}
