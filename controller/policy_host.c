@@ -204,11 +204,19 @@ static void set_text(lua_State *L, const char *k, const char *v)
     lua_setfield(L, -2, k);
 }
 
-/* A field's text if it is a string without zero bytes that fits. */
-static void read_text(lua_State *L, const char *k, char *out, size_t cap)
+/* A field's text; empty when it is no string or holds a zero byte. A name must fit whole, prose is cut. */
+static void read_text(lua_State *L, const char *k, char *out, size_t cap, bool prose)
 {
     out[0] = 0;
-    if (lua_getfield(L, -1, k) == LUA_TSTRING) snprintf(out, cap, "%s", lua_tostring(L, -1));
+    if (lua_getfield(L, -1, k) == LUA_TSTRING) {
+        size_t n;
+        const char *t = lua_tolstring(L, -1, &n);
+        if (memchr(t, 0, n) || (n >= cap && !prose)) n = 0;
+        if (n >= cap)
+            for (n = cap - 1; n > 0 && ((unsigned char)t[n] & 0xc0) == 0x80;) n--; /* not inside a character */
+        memcpy(out, t, n);
+        out[n] = 0;
+    }
     lua_pop(L, 1);
 }
 
@@ -220,10 +228,10 @@ static int run_call(lua_State *L)
     lua_call(L, c->push(L, c), 1);
     a->table = lua_istable(L, -1);
     if (!a->table) return 0;
-    read_text(L, "action", a->action, sizeof a->action);
-    read_text(L, "cause", a->cause, sizeof a->cause);
-    read_text(L, "placement", a->placement, sizeof a->placement);
-    read_text(L, "reason", a->reason, sizeof a->reason);
+    read_text(L, "action", a->action, sizeof a->action, false);
+    read_text(L, "cause", a->cause, sizeof a->cause, false);
+    read_text(L, "placement", a->placement, sizeof a->placement, false);
+    read_text(L, "reason", a->reason, sizeof a->reason, true);
     a->priority = lua_getfield(L, -1, "priority") == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
     return 0;
 }
@@ -467,7 +475,8 @@ static int load_tests(lua_State *L)
     lua_call(L, 0, 1);
     luaL_checktype(L, -1, LUA_TTABLE);
     for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
-        if (lua_type(L, -2) != LUA_TSTRING || !lua_isfunction(L, -1)) return luaL_error(L, "a test file returns a table of named functions");
+        if (lua_type(L, -2) != LUA_TSTRING || !lua_isfunction(L, -1) || lua_rawlen(L, -2) >= sizeof t->name)
+            return luaL_error(L, "a test file returns a table of functions with names of at most 63 bytes");
         t->count++;
     }
     t->tests = luaL_ref(L, LUA_REGISTRYINDEX);

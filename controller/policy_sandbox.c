@@ -254,6 +254,7 @@ static int safe_unpack(lua_State *L)
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_Unsigned n = lua_rawlen(L, 1);
     if (n > 64) return luaL_error(L, "unpack takes at most 64 items");
+    luaL_checkstack(L, (int)n, "unpack");
     for (lua_Unsigned i = 1; i <= n; i++) lua_rawgeti(L, 1, (lua_Integer)i);
     return (int)n;
 }
@@ -262,8 +263,13 @@ static int safe_unpack(lua_State *L)
 static int safe_format(lua_State *L)
 {
     size_t len;
-    luaL_checklstring(L, 1, &len);
+    const char *f = luaL_checklstring(L, 1, &len);
     if (len > 256) return luaL_error(L, "a format is at most 256 bytes long");
+    for (const char *p = f; (p = strchr(p, '%')); p++) {
+        p += 1 + strspn(p + 1, "-+ #0123456789.");
+        if (*p == 'p') return luaL_error(L, "format has no %%p: addresses are not a policy's business");
+        if (!*p) break;
+    }
     for (int i = 2; i <= lua_gettop(L); i++)
         if (lua_type(L, i) != LUA_TSTRING && lua_type(L, i) != LUA_TNUMBER && lua_type(L, i) != LUA_TBOOLEAN && lua_type(L, i) != LUA_TNIL)
             return luaL_error(L, "format takes strings, numbers, booleans and nil");
