@@ -20,9 +20,9 @@ PKG_LD    = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm
 GNUTLS_LD = $(shell pkg-config --libs gnutls 2>/dev/null)
 LDFLAGS  := -pthread $(SAN)
 
-# ---------------------------------------------------------------- CUDA (used when nvcc is found)
+# ---------------------------------------------------------------- CUDA (used when nvcc is found, and the g++ it needs)
 NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) $(wildcard $(B)/cuda/bin/nvcc build/cuda/bin/nvcc))
-ifneq ($(NVCC),)
+ifneq ($(and $(NVCC),$(shell command -v g++ 2>/dev/null)),)
 CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_SRC  := $(wildcard kernels/cuda/*.cu)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$(B)/%.o)
@@ -61,7 +61,7 @@ $(B)/%.o: %.c $(B)/.deps-ok
 $(B)/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
-	$(Q)$(NVCC) -std=c++17 -O2 -I. --fmad=false -Wno-deprecated-gpu-targets -c $< -o $@
+	$(Q)$(NVCC) -std=c++17 -O2 -I. -DKV_CUDA=1 --fmad=false -Wno-deprecated-gpu-targets -MMD -MP -c $< -o $@
 
 $(B)/libkvasir.a: $(LIB_OBJ)
 	@echo "  AR   $@"

@@ -4,6 +4,15 @@
 
 #include <stdint.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
+
+#ifdef __CUDACC__
+#define KV_REAL static inline __host__ __device__
+#else
+#define KV_REAL static inline
+#endif
 
 #define KV_LANES 16 /* k-strided lanes of every float product */
 #define KV_NAN_BITS 0x7fc00000u
@@ -11,28 +20,28 @@
 /* 2^-100: below this largest magnitude a block of activations counts as zero, since 127 / amax must stay finite. */
 #define KV_TINY_BITS 0x0d800000u
 
-static inline uint32_t kv_bits(float x)
+KV_REAL uint32_t kv_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline float kv_float(uint32_t u)
+KV_REAL float kv_float(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-static inline uint64_t kv_bits64(double x)
+KV_REAL uint64_t kv_bits64(double x)
 {
     uint64_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline double kv_double(uint64_t u)
+KV_REAL double kv_double(uint64_t u)
 {
     double x;
     memcpy(&x, &u, sizeof x);
@@ -40,16 +49,18 @@ static inline double kv_double(uint64_t u)
 }
 
 /* One NaN for all: which operand's payload survives depends on instruction forms, so no result carries one. */
-static inline float kv_canon(float x)
+KV_REAL float kv_canon(float x)
 {
     return x != x ? kv_float(KV_NAN_BITS) : x;
 }
 
 /* a·b + c rounded once. Without the instruction: the product is exact in double, the sum is rounded to odd, and
  * 53 bits leave enough below 24 for the last rounding to be the only one that counts. */
-static inline float kv_fma(float a, float b, float c)
+KV_REAL float kv_fma(float a, float b, float c)
 {
-#if defined(__FMA__) || defined(__aarch64__)
+#ifdef __CUDA_ARCH__
+    return __fmaf_rn(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__)
     return __builtin_fmaf(a, b, c);
 #else
     double p = (double)a * (double)b, s = p + (double)c;
@@ -62,21 +73,19 @@ static inline float kv_fma(float a, float b, float c)
 #endif
 }
 
-/* Correctly rounded on every machine we know; the builtin alone may call libm for negative arguments. */
-#ifdef __x86_64__
-#include <xmmintrin.h>
-static inline float kv_sqrt(float x)
+/* Correctly rounded everywhere. On x86 the builtin alone may call libm for negative arguments. */
+KV_REAL float kv_sqrt(float x)
 {
+#ifdef __CUDA_ARCH__
+    return __fsqrt_rn(x);
+#elif defined(__x86_64__)
     return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
-}
 #else
-static inline float kv_sqrt(float x)
-{
     return __builtin_sqrtf(x);
-}
 #endif
+}
 
-static inline float kv_from_f16(uint16_t h)
+KV_REAL float kv_from_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 1023u;
     if (e == 31) return kv_float(sign | KV_INF_BITS | (m ? 0x400000u : 0) | m << 13);
@@ -85,7 +94,7 @@ static inline float kv_from_f16(uint16_t h)
 }
 
 /* Nearest, ties to even; NaN becomes 0x7e00. */
-static inline uint16_t kv_to_f16(float x)
+KV_REAL uint16_t kv_to_f16(float x)
 {
     uint32_t u = kv_bits(x), a = u & 0x7fffffffu;
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000u);
@@ -99,13 +108,13 @@ static inline uint16_t kv_to_f16(float x)
     return sign | (uint16_t)((a >> 13) - (112u << 10));
 }
 
-static inline float kv_from_bf16(uint16_t h)
+KV_REAL float kv_from_bf16(uint16_t h)
 {
     return kv_float((uint32_t)h << 16);
 }
 
 /* Nearest, ties to even; NaN becomes 0x7fc0. */
-static inline uint16_t kv_to_bf16(float x)
+KV_REAL uint16_t kv_to_bf16(float x)
 {
     uint32_t u = kv_bits(x);
     if ((u & 0x7fffffffu) > KV_INF_BITS) return 0x7fc0;
@@ -126,7 +135,7 @@ static inline uint16_t kv_to_bf16(float x)
 #define KV_EXP_C3 0x1.5554dep-3f
 #define KV_EXP_C2 0.5f
 
-static inline float kv_expf(float x)
+KV_REAL float kv_expf(float x)
 {
     x = KV_EXP_LOW > x ? KV_EXP_LOW : x; /* NaN passes */
     x = KV_EXP_HIGH < x ? KV_EXP_HIGH : x;
@@ -144,7 +153,7 @@ static inline float kv_expf(float x)
 }
 
 /* The fixed tree: lane i takes lane i + 8, then + 4, + 2, + 1. */
-static inline float kv_tree(float lane[KV_LANES])
+KV_REAL float kv_tree(float lane[KV_LANES])
 {
     for (int step = KV_LANES / 2; step; step /= 2)
         for (int i = 0; i < step; i++) lane[i] += lane[i + step];
