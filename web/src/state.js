@@ -27,6 +27,14 @@ let pending = false;
 
 export function onChange(f) { draw = f; }
 
+const NEWS_MS = 250;
+let newsTimer = 0;
+
+/** Redraws within a quarter of a second: for what the stream brings, however fast. */
+export function changedByNews() {
+  newsTimer ||= setTimeout(() => { newsTimer = 0; changed(); }, NEWS_MS);
+}
+
 /** Redraws once, at the next frame, however often it is called until then. */
 export function changed() {
   if (pending) return;

@@ -1,6 +1,6 @@
 // stream.js — the one event stream of this tab: resumed by Last-Event-ID, closed while hidden, and declared stale after 5 s of silence.
 import { auth } from './api.js';
-import { changed, state } from './state.js';
+import { changed, changedByNews, state } from './state.js';
 
 const STALE_MS = 5000;
 const FIRST_RETRY_MS = 250;
@@ -49,7 +49,7 @@ async function read(signal) {
       dispatch(rest.slice(0, end).split('\n'));
       rest = rest.slice(end + 2);
     }
-    changed();
+    changedByNews();
   }
 }
 

@@ -10,6 +10,8 @@ import { go } from '../router.js';
 
 const FILTERS = ['kind', 'reason', 'rollout', 'request', 'session', 'tenant'];
 const PAGE_ROWS = 50;
+const FRESH_MS = 30000;
+const HURRY_MS = 1000;
 let verified = null;
 let verifying = false;
 
@@ -62,7 +64,11 @@ const columns = [
 function listView(q) {
   const ask = new URLSearchParams([...q].filter(([k]) => FILTERS.includes(k) || k === 'before'));
   ask.set('limit', PAGE_ROWS);
-  const page = resource(`receipts?${ask}`, q.has('before') ? Infinity : 30000);
+  const follows = !q.has('before');
+  const page = resource(`receipts?${ask}`, follows ? FRESH_MS : Infinity);
+  const top = page.data?.receipts[0]?.id ?? Infinity;
+  const fresh = follows ? state.receipts.filter((r) => r.id > top && matches(r, q)) : [];
+  if (fresh.length > PAGE_ROWS) resource(`receipts?${ask}`, HURRY_MS); // before the tail that is kept here has a gap
   return [
     h('h1', { tabindex: '-1' }, 'Receipts'),
     card('Find', [h('a', { class: 'button', href: '#/receipts?kind=AUDIT' }, 'Operators’ writes'), h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain')], filterForm(q, page.data?.receipts ?? []),
@@ -70,11 +76,10 @@ function listView(q) {
         h('strong', {}, verified.verified ? 'The chain verifies' : 'The chain does not verify'),
         h('span', {}, verified.verified ? [`${number(verified.rows)} rows, head `, digest(verified.head)] : `${verified.reason} at receipt ${verified.at}: ${verified.detail}`)) : null),
     card(q.has('before') ? `Before ${q.get('before')}` : 'Newest first', null, loaded(page, (d) => {
-      const top = d.receipts[0]?.id ?? 0;
-      const fresh = q.has('before') ? [] : state.receipts.filter((r) => r.id > top && matches(r, q));
+      const rows = [...fresh, ...d.receipts].slice(0, 2 * PAGE_ROWS);
       return [
-        table({ label: 'Receipts', rows: [...fresh, ...d.receipts], key: (r) => r.id, columns, empty: 'No receipt matches.' }),
-        d.receipts.length === PAGE_ROWS ? h('p', { class: 'row end' }, h('a', { class: 'button', href: `#/receipts?${withBefore(q, d.receipts.at(-1).id)}` }, 'Older')) : null,
+        table({ label: 'Receipts', rows, key: (r) => r.id, columns, empty: 'No receipt matches.' }),
+        d.receipts.length === PAGE_ROWS ? h('p', { class: 'row end' }, h('a', { class: 'button', href: `#/receipts?${withBefore(q, rows.at(-1).id)}` }, 'Older')) : null,
       ];
     })),
   ];
