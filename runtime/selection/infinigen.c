@@ -52,8 +52,8 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     if (status != KV_OK) return status;
     struct kv_selector *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "infinigen", "no memory for a selector");
-    size_t d = (size_t)d_head, n = (size_t)n_rows_max;
-    s->d_head = d_head, s->group = group, s->cap = n_rows_max;
+    s->d_head = d_head, s->group = group, s->cap = kv_mask_words(n_rows_max) * 64;
+    size_t d = (size_t)d_head, n = (size_t)s->cap;
     s->n_part = (int32_t)(p->value[PARTIAL_RATIO] * d_head);
     if (s->n_part < 1) s->n_part = 1;
     s->alpha = p->value[ALPHA];
@@ -207,12 +207,8 @@ static int32_t rehearse(struct kv_selector *s, const struct kv_rows *rows, const
     int32_t n = rows->n_rows, count = 0;
     float top = -INFINITY;
     turn(s, q, s->turned);
-    memset(score, 0, (size_t)n * sizeof *score);
-    for (int32_t c = 0; c < s->n_part; c++) {
-        const float *k = s->part + (size_t)c * (size_t)s->cap;
-        float w = s->turned[c] * rows->scale;
-        for (int32_t t = 0; t < n; t++) score[t] += w * k[t];
-    }
+    for (int32_t c = 0; c < s->n_part; c++) s->turned[c] *= rows->scale;
+    kv_channel_dots(s->part, (size_t)s->cap, NULL, s->turned, s->n_part, n, score);
     for (int32_t t = 0; t < n; t++)
         if (score[t] > top) top = score[t];
     for (int32_t t = 0; t < n; t++) count += !((double)score[t] <= (double)top - alpha); /* what is not a number is wanted */

@@ -33,8 +33,9 @@ struct kv_selector {
     uint8_t *code;          /* [subspaces][cap] */
     int32_t *label;         /* [cap] of the fit */
     float *table;           /* [subspaces][256] */
-    float *score;           /* [cap] */
-    double *total, *sum;    /* [cap], [256][width] */
+    float *logit;           /* [cap] */
+    struct kv_group_score score; /* [cap] */
+    double *sum;            /* [256][width] */
     uint64_t *key;          /* [cap] */
     float *row;             /* [d_head] */
     float *centroid, *square; /* [subspaces][256][width], [subspaces][256] */
@@ -45,7 +46,7 @@ struct kv_selector {
 static void pqcache_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->part, s->code, s->label, s->table, s->score, s->total, s->sum, s->key, s->row, s->centroid, s->square, s->count};
+    void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -57,15 +58,16 @@ static bool allocate(struct kv_selector *s)
     s->code = calloc(m * n, 1);
     s->label = calloc(n, sizeof *s->label);
     s->table = calloc(m * c, sizeof *s->table);
-    s->score = calloc(n, sizeof *s->score);
-    s->total = calloc(n, sizeof *s->total);
+    s->logit = calloc(n, sizeof *s->logit);
+    s->score.total = calloc(n, sizeof *s->score.total);
+    s->score.best = calloc(n, sizeof *s->score.best);
     s->sum = calloc(c * w, sizeof *s->sum);
     s->key = calloc(n, sizeof *s->key);
     s->row = calloc((size_t)s->d_head, sizeof *s->row);
     s->centroid = calloc(m * c * w, sizeof *s->centroid);
     s->square = calloc(m * c, sizeof *s->square);
     s->count = calloc(c, sizeof *s->count);
-    return s->part && s->code && s->label && s->table && s->score && s->total && s->sum && s->key && s->row && s->centroid && s->square && s->count;
+    return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count;
 }
 
 static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
@@ -147,7 +149,7 @@ static enum kv_status pqcache_drop(struct kv_selector *s, int32_t to)
 
 static int32_t pqcache_covered(const struct kv_selector *s) { return s->n_rows; }
 
-/* Adds the head's softmax over rows [first, end) to the totals. */
+/* Adds the head's softmax over rows [first, end) to the scores, which count from first. */
 static void add_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end)
 {
     for (int32_t j = 0; j < s->subspaces; j++)
@@ -156,9 +158,9 @@ static void add_head(struct kv_selector *s, const struct kv_rows *rows, const fl
     for (int32_t t = first; t < end; t++) {
         float sum = 0;
         for (int32_t j = 0; j < s->subspaces; j++) sum += s->table[j * s->centroids + s->code[(size_t)j * (size_t)s->cap + (size_t)t]];
-        s->score[t] = sum * rows->scale;
+        s->logit[t - first] = sum * rows->scale;
     }
-    kv_softmax_add(s->score + first, end - first, s->total + first);
+    kv_group_score_add(&s->score, s->logit, end - first);
 }
 
 static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
@@ -171,12 +173,9 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
     int64_t want = (int64_t)s->top << (widen ? 1 : 0);
     int32_t top = want < between ? (int32_t)want : between;
     bool all = top == between || between <= s->centroids || !s->part[0].k;
-    memset(s->total, 0, (size_t)n * sizeof *s->total);
+    kv_group_score_open(&s->score, between);
     for (int32_t g = 0; !all && g < s->group; g++) add_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
-    for (int32_t t = first; t < end; t++) {
-        s->score[t] = (float)log(s->total[t]);
-        s->key[t - first] = kv_rank_key(s->score[t], (uint32_t)t);
-    }
+    for (int32_t i = 0; !all && i < between; i++) s->key[i] = kv_rank_key(kv_group_score_at(&s->score, i), (uint32_t)(first + i));
     if (!all) kv_rank_select(s->key, (size_t)between, (size_t)top);
     kv_mask_set_range(support, 0, all ? n : first);
     kv_mask_set_range(support, end, n);
@@ -184,10 +183,10 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
     for (int32_t g = 0; g < s->group; g++) {
         if (g) memcpy(support + (size_t)g * (size_t)n_blocks, support, (size_t)n_blocks * sizeof *support);
         for (int32_t t = 0; ledger->trace && t < n; t++) {
-            if (t < first || t >= end || all) s->score[t] = NAN;
+            s->logit[t] = t < first || t >= end || all ? NAN : s->score.total[t - first];
             if (kv_mask_has(support, t)) kv_trace_choose(ledger, g, t);
         }
-        kv_trace_scores(ledger, g, s->score, n, n);
+        kv_trace_scores(ledger, g, s->logit, n, n);
     }
     uint64_t codebooks = (uint64_t)s->centroids * (uint64_t)s->d_head * sizeof(float);
     if (!all) {

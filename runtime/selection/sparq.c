@@ -25,11 +25,11 @@ struct kv_selector {
     bool mean_term;
     float *channel;       /* [d_head][cap_rows] keys, channel-major */
     double *value_sum;    /* [d_head] over rows 0 … n_rows-1 */
-    float *row, *proxy;   /* [d_head], [cap_rows] */
-    double *total;        /* [cap_rows] Σ over the group of proxy softmaxes */
+    float *row;           /* [d_head] */
+    struct kv_group_score score; /* [cap_rows] */
     uint64_t *key;        /* [max(cap_rows, d_head)] */
     int32_t *chosen;      /* [d_head] channels of the last query */
-    double *own;          /* [group][cap_rows] proxy softmaxes */
+    float *own;           /* [group][cap_rows] proxy softmaxes */
     float *attend;        /* states and scratch of estimate */
     int32_t *visible;     /* [group] */
     bool dropped;         /* value_sum holds rows that are gone; the next append sums again */
@@ -38,7 +38,7 @@ struct kv_selector {
 static void sparq_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->channel, s->value_sum, s->row, s->proxy, s->total, s->key, s->chosen, s->own, s->attend, s->visible};
+    void *const owned[] = {s->channel, s->value_sum, s->row, s->score.total, s->score.best, s->key, s->chosen, s->own, s->attend, s->visible};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -53,8 +53,8 @@ static enum kv_status sparq_create(const struct kv_params *p, int32_t d_head, in
         return kv_fail(err, KV_BAD_ARGUMENT, "local_rows", "local_rows %g must not exceed k %g", p->value[LOCAL_ROWS], p->value[K]);
     struct kv_selector *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "sparq", "no memory for a selector");
-    size_t d = (size_t)d_head, n = (size_t)n_rows_max, g = (size_t)group;
-    s->d_head = d_head, s->group = group, s->cap_rows = n_rows_max;
+    s->d_head = d_head, s->group = group, s->cap_rows = kv_mask_words(n_rows_max) * 64;
+    size_t d = (size_t)d_head, n = (size_t)s->cap_rows, g = (size_t)group;
     s->r = p->value[R] < d_head ? (int32_t)p->value[R] : d_head;
     s->k = (int32_t)p->value[K];
     s->local_rows = (int32_t)p->value[LOCAL_ROWS];
@@ -63,14 +63,14 @@ static enum kv_status sparq_create(const struct kv_params *p, int32_t d_head, in
     s->channel = calloc(d * n, sizeof *s->channel);
     s->value_sum = calloc(d, sizeof *s->value_sum);
     s->row = calloc(d, sizeof *s->row);
-    s->proxy = calloc(n, sizeof *s->proxy);
-    s->total = calloc(n, sizeof *s->total);
+    s->score.total = calloc(n, sizeof *s->score.total);
+    s->score.best = calloc(n, sizeof *s->score.best);
     s->key = calloc(n > d ? n : d, sizeof *s->key);
     s->chosen = calloc(d, sizeof *s->chosen);
     s->own = calloc(g * n, sizeof *s->own);
     s->attend = calloc(scratch, sizeof *s->attend);
     s->visible = calloc(g, sizeof *s->visible);
-    if (!s->channel || !s->value_sum || !s->row || !s->proxy || !s->total || !s->key || !s->chosen || !s->own || !s->attend || !s->visible) {
+    if (!s->channel || !s->value_sum || !s->row || !s->score.total || !s->score.best || !s->key || !s->chosen || !s->own || !s->attend || !s->visible) {
         sparq_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "sparq", "no memory for the channels of %d rows", n_rows_max);
     }
@@ -134,37 +134,27 @@ static void choose_channels(struct kv_selector *s, const float *q)
     for (int32_t i = 0; i < s->r; i++) s->chosen[i] = (int32_t)kv_rank_index(s->key[i]);
 }
 
-/* The head's proxy softmax over the committed rows into out. The scale of attention stands for 1/√d at full coverage. */
-static void proxy_softmax(struct kv_selector *s, const struct kv_rows *rows, const float *q, double *out)
+/* The head's proxy logits over the committed rows into out. The scale of attention stands for 1/√d at full coverage. */
+static void proxy_logits(struct kv_selector *s, const struct kv_rows *rows, const float *q, float *out)
 {
     int32_t n = rows->n_rows;
-    double whole = 0, part = 0, top = -INFINITY, sum = 0;
+    double whole = 0, part = 0;
     for (int32_t c = 0; c < s->d_head; c++) whole += fabs((double)q[c]);
     for (int32_t i = 0; i < s->r; i++) part += fabs((double)q[s->chosen[i]]);
-    double scale = whole > 0 ? (double)rows->scale / sqrt(part / whole) : 0;
-    if (part == 0) scale = 0; /* a head without energy in the group's channels says nothing about rows */
-    memset(s->proxy, 0, (size_t)n * sizeof *s->proxy);
-    for (int32_t i = 0; i < s->r; i++) {
-        const float *k = s->channel + (size_t)s->chosen[i] * (size_t)s->cap_rows;
-        float w = q[s->chosen[i]];
-        for (int32_t t = 0; t < n; t++) s->proxy[t] += w * k[t];
-    }
-    for (int32_t t = 0; t < n; t++) {
-        out[t] = (double)s->proxy[t] * scale;
-        if (!(out[t] <= top)) top = out[t];
-    }
-    for (int32_t t = 0; t < n; t++) sum += out[t] = exp(out[t] - top);
-    for (int32_t t = 0; t < n; t++) out[t] /= sum;
+    /* A head without energy in the group's channels says nothing about rows. */
+    float scale = part > 0 ? (float)((double)rows->scale / sqrt(part / whole)) : 0;
+    for (int32_t i = 0; i < s->r; i++) s->row[i] = q[s->chosen[i]] * scale;
+    kv_channel_dots(s->channel, (size_t)s->cap_rows, s->chosen, s->row, s->r, n, out);
 }
 
 /* α: the share of the head's proxy softmax that lies on the mask's rows; 1 when they are all rows. */
 static double proxy_mass(const struct kv_selector *s, int32_t g, const uint64_t *mask)
 {
-    const double *own = s->own + (size_t)g * (size_t)s->cap_rows;
+    const float *own = s->own + (size_t)g * (size_t)s->cap_rows;
     double alpha = 0;
     int32_t in = 0;
     for (int32_t t = 0; t < s->n_rows; t++)
-        if (kv_mask_has(mask, t)) alpha += own[t], in++;
+        if (kv_mask_has(mask, t)) alpha += (double)own[t], in++;
     return in == s->n_rows || alpha > 1 ? 1 : alpha;
 }
 
@@ -178,14 +168,13 @@ static enum kv_status sparq_query(struct kv_selector *s, const struct kv_rows *r
     int32_t k = want < n ? (int32_t)want : n, local = s->local_rows < k ? s->local_rows : k, far = n - local;
     size_t d = (size_t)s->d_head;
     choose_channels(s, q);
-    memset(s->total, 0, (size_t)n * sizeof *s->total);
+    kv_group_score_open(&s->score, n);
     for (int32_t g = 0; g < s->group; g++) {
-        double *own = s->own + (size_t)g * (size_t)s->cap_rows;
-        proxy_softmax(s, rows, q + (size_t)g * d, own);
-        for (int32_t t = 0; t < n; t++) s->total[t] += own[t];
+        float *own = s->own + (size_t)g * (size_t)s->cap_rows;
+        proxy_logits(s, rows, q + (size_t)g * d, own);
+        kv_group_score_add(&s->score, own, n);
     }
-    for (int32_t t = 0; t < n; t++) s->proxy[t] = (float)log(s->total[t]); /* keeps rows apart that fp32 would round to 0 */
-    for (int32_t t = 0; t < far; t++) s->key[t] = kv_rank_key(s->proxy[t], (uint32_t)t);
+    for (int32_t t = 0; t < far; t++) s->key[t] = kv_rank_key(kv_group_score_at(&s->score, t), (uint32_t)t);
     kv_rank_select(s->key, (size_t)far, (size_t)(k - local));
     for (int32_t i = 0; i < k - local; i++) kv_mask_set(support, (int32_t)kv_rank_index(s->key[i]));
     kv_mask_set_range(support, far, n);
@@ -195,7 +184,7 @@ static enum kv_status sparq_query(struct kv_selector *s, const struct kv_rows *r
         for (int32_t t = 0; t < n; t++)
             if (kv_mask_has(support, t)) kv_trace_choose(ledger, g, t);
         if (estimated_omitted_mass) estimated_omitted_mass[g] = 1 - proxy_mass(s, g, mask);
-        kv_trace_scores(ledger, g, s->proxy, n, n);
+        kv_trace_scores(ledger, g, s->score.total, n, n);
     }
     ledger->candidates = (uint64_t)n;
     ledger->candidate_bytes = (uint64_t)n * (uint64_t)s->r * kv_rows_row_bytes(rows) / d;

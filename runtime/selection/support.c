@@ -69,13 +69,37 @@ void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit)
     if (t && unit < t->cap_units) t->score[(size_t)g * (size_t)t->cap_units + (size_t)unit] = NAN;
 }
 
-void kv_softmax_add(const float *logit, int32_t n, double *total)
+void kv_channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight, int32_t n_channels, int32_t n_rows, float *out)
 {
-    double top = -INFINITY, sum = 0;
+    for (int32_t first = 0; first < n_rows; first += KV_BLOCK_ROWS) {
+        float sum[KV_BLOCK_ROWS] = {0}; /* a constant length, so that the compiler keeps it in vectors */
+        for (int32_t i = 0; i < n_channels; i++) {
+            const float *k = channel + (size_t)(pick ? pick[i] : i) * stride + (size_t)first;
+            for (int32_t t = 0; t < KV_BLOCK_ROWS; t++) sum[t] += weight[i] * k[t];
+        }
+        memcpy(out + first, sum, sizeof sum);
+    }
+}
+
+void kv_group_score_open(struct kv_group_score *s, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) s->total[i] = 0, s->best[i] = -INFINITY;
+}
+
+void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n)
+{
+    float top = -INFINITY;
+    double sum = 0;
     for (int32_t i = 0; i < n; i++)
-        if (!((double)logit[i] <= top)) top = (double)logit[i];
-    for (int32_t i = 0; i < n; i++) sum += exp((double)logit[i] - top);
-    for (int32_t i = 0; i < n; i++) total[i] += exp((double)logit[i] - top) / sum;
+        if (!(logit[i] <= top)) top = logit[i];
+    for (int32_t i = 0; i < n; i++) {
+        logit[i] -= top;
+        if (logit[i] > s->best[i]) s->best[i] = logit[i];
+    }
+    kv_kernels()->exp(logit, n, logit);
+    for (int32_t i = 0; i < n; i++) sum += (double)logit[i];
+    float share = (float)(1 / sum);
+    for (int32_t i = 0; i < n; i++) s->total[i] += logit[i] *= share;
 }
 
 static void row_of(const struct kv_rows *rows, const void *const *blocks, int32_t row, float *out)

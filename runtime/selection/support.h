@@ -28,8 +28,23 @@ void kv_trace_scores(struct kv_ledger *ledger, int32_t g, const float *score, in
 
 void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit);
 
-/* Adds softmax(logit) to total, both [n]. */
-void kv_softmax_add(const float *logit, int32_t n, double *total);
+/* out[t] = Σ over i of weight[i] · channel[pick[i] · stride + t]: partial products of every row from channel-major keys. pick NULL: 0, 1, …
+ * Works in whole blocks of 64 rows: stride and out are rounded up to 64 by the caller (kv_mask_words(n) * 64). */
+void kv_channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight, int32_t n_channels, int32_t n_rows, float *out);
+
+/* Ranking by the sum of a group's softmaxes. */
+struct kv_group_score { /* arrays [n], owned by the caller */
+    float *total; /* sum of softmaxes; zero it before the first head */
+    float *best;  /* largest logit below its head's maximum; -INFINITY before the first head */
+};
+void kv_group_score_open(struct kv_group_score *s, int32_t n);
+/* Turns one head's logits into their softmax and adds it. */
+void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n);
+/* The sum; for rows whose sum fp32 rounds away, what keeps them in order below all others. */
+static inline float kv_group_score_at(const struct kv_group_score *s, int32_t i)
+{
+    return s->total[i] < 1e-30f ? s->best[i] : s->total[i];
+}
 
 /* One key row as fp32; out has room for d_head. */
 void kv_rows_key(const struct kv_rows *rows, int32_t row, float *out);
