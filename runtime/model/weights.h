@@ -19,7 +19,7 @@ struct kv_layer_weights {
 struct kv_weights {
     enum kv_arch arch;
     int32_t n_layers, d_model, n_q_heads, n_kv_heads, d_head, d_ff, n_vocab, context_length;
-    float norm_eps, attention_scale, embedding_scale, residual_scale, logit_scale; /* 1/sqrt(d_head), 1, 1, 1 unless the file says so */
+    float norm_eps, attention_scale, embedding_scale, residual_scale, logit_scale; /* all multiply; 1/sqrt(d_head), 1, 1, 1 unless the file says so */
     enum kv_rope_layout rope_layout;
     int32_t d_rot;
     double *inv_freq;                        /* [d_rot/2], scaling (linear, NTK, YaRN, llama3) applied */
