@@ -47,6 +47,9 @@ json_t *kv_api_openapi_json(void);
 void kv_request_id_format(uint64_t id, char out[24]); /* "q_000000000012" */
 bool kv_request_id_parse(const char *text, uint64_t *out);
 
+/* Fills q, which starts zeroed, from the body of POST /api/v1/rollouts; its strings belong to o. */
+enum kv_status kv_api_rollout_parse(json_t *o, struct kv_rollout_request *q, struct kv_error *err);
+
 /* --- handlers by file: api_rollouts.c, api_records.c, api_policies.c, api.c, openai.c */
 #define KV_HANDLER(name) enum kv_status name(struct kv_http_request *r, struct kv_error *err)
 KV_HANDLER(kv_api_rollouts_list);

@@ -165,7 +165,7 @@ static enum kv_status take_lists(json_t *o, struct kv_rollout_request *q, struct
     return KV_OK;
 }
 
-static enum kv_status parse_rollout(json_t *o, struct kv_rollout_request *q, struct kv_error *err)
+enum kv_status kv_api_rollout_parse(json_t *o, struct kv_rollout_request *q, struct kv_error *err)
 {
     static const char *const fields[] = {"name", "pipeline", "params", "contract", "cohort", "steps", "gates"};
     const char *name, *contract = json_string_value(json_object_get(o, "contract"));
@@ -198,7 +198,7 @@ KV_HANDLER(kv_api_rollouts_create)
     char who[80];
     uint64_t id;
     actor(r, who);
-    enum kv_status st = q ? parse_rollout(r->json, q, err) : kv_fail(err, KV_OUT_OF_MEMORY, "rollout", "no memory for the rollout");
+    enum kv_status st = q ? kv_api_rollout_parse(r->json, q, err) : kv_fail(err, KV_OUT_OF_MEMORY, "rollout", "no memory for the rollout");
     if (!st) st = kv_control_create_rollout(((struct kv_app *)r->app)->control, q, who, &id, err);
     free(q);
     return st ? st : reply_rollout(r, id, 201, err);

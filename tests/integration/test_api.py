@@ -61,7 +61,7 @@ class Reading(unittest.TestCase):
         request = answer["kvasir"]["receipt_id"]
         rows = self.d.wait_until(lambda: self.d.get(f"/api/v1/receipts?request={request}")[1]["receipts"])
         self.assertTrue(all(r["request"] == request for r in rows))
-        self.assertIn("PUBLICATION", {r["kind"] for r in rows} | {"PUBLICATION"} if len(rows) < 2 else {r["kind"] for r in rows})
+        self.assertTrue({r["kind"] for r in rows} <= {"PUBLICATION", "REQUEST"}, rows)
         _, one = self.d.get(f"/api/v1/receipts/{rows[0]['id']}")
         self.assertEqual(one["hash"], rows[0]["hash"])
         self.assertIn("rests_on", one)
@@ -83,7 +83,7 @@ class Reading(unittest.TestCase):
         self.assertEqual((status, ok["ok"], ok["version"]), (200, True, hashlib.sha256(release["source"].encode()).hexdigest()))
         status, bad = self.d.post("/api/v1/policies/check", {"kind": "release", "source": "return {"})
         self.assertEqual((status, bad["error"]["code"]), (400, "POLICY_PARSE"))
-        self.assertEqual(self.d.post("/api/v1/policies/release/activate", {"source": "os.exit()"})[0] // 100, 4)
+        self.assertRegex(self.d.post("/api/v1/policies/release/activate", {"source": "os.exit()"})[1]["error"]["code"], "^POLICY_")
         self.assertEqual(self.d.get("/api/v1/policies/release")[1]["version"], release["version"])
         changed = release["source"] + "\n-- another version\n"
         status, now = self.d.post("/api/v1/policies/release/activate", {"source": changed})
@@ -337,14 +337,14 @@ class Connections(unittest.TestCase):
             got = {}
 
             def ask():
-                got["answer"] = d.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 300, "ignore_eos": True})
+                got["answer"] = d.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True})
             t = threading.Thread(target=ask)
             t.start()
             d.wait_until(lambda: d.get("/api/v1/status")[1]["live"]["active"] == 1)
             d.signal(signal.SIGTERM)
             t.join(30)
             self.assertEqual(got["answer"][0], 200, got)
-            self.assertEqual(got["answer"][1]["usage"]["completion_tokens"], 300)
+            self.assertEqual(got["answer"][1]["usage"]["completion_tokens"], 2000)
             self.assertEqual(d.stop(), 0)
         finally:
             d.kill()
