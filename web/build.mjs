@@ -32,14 +32,44 @@ const tables = {
     build.onResolve({ filter: /^tables:c$/ }, () => ({ path: 'c', namespace: 'tables' }));
     build.onLoad({ filter: /.*/, namespace: 'tables' }, async () => {
       const verbs = (await rows('controller/verbs.def', 'KV_VERB')).map(
-        ([verb, group, method, route, right, danger, stages, key, help]) =>
-          ({ verb, group, method, route, right, danger, stages, key: key === '0' ? '' : key, help }));
-      const reasons = (await rows('runtime/status.def', 'KV_STATUS')).map(
-        ([code, kind, http, meaning]) => ({ code, kind, http: Number(http), meaning }));
+        ([verb, group, method, route, right, danger, stages, key, help]) => ({
+          verb,
+          group,
+          method,
+          route,
+          right,
+          danger,
+          stages,
+          key: key === '0' ? '' : key,
+          help,
+        }),
+      );
+      const reasons = (await rows('runtime/status.def', 'KV_STATUS')).map(([code, kind, http, meaning]) => ({
+        code,
+        kind,
+        http: Number(http),
+        meaning,
+      }));
       const metrics = (await rows('controller/metrics.def', 'KV_METRIC')).map(
-        ([name, unit, comparison, logic, stages, contracts, threshold, lowest, highest, minN, per, help]) =>
-          ({ name, unit, comparison, logic, stages, contracts, threshold: Number(threshold), lowest: Number(lowest), highest: Number(highest), min_n: Number(minN), per, help }));
-      return { contents: `export const verbs=${JSON.stringify(verbs)};export const reasons=${JSON.stringify(reasons)};export const metrics=${JSON.stringify(metrics)};`, loader: 'js' };
+        ([name, unit, comparison, logic, stages, contracts, threshold, lowest, highest, minN, per, help]) => ({
+          name,
+          unit,
+          comparison,
+          logic,
+          stages,
+          contracts,
+          threshold: Number(threshold),
+          lowest: Number(lowest),
+          highest: Number(highest),
+          min_n: Number(minN),
+          per,
+          help,
+        }),
+      );
+      return {
+        contents: `export const verbs=${JSON.stringify(verbs)};export const reasons=${JSON.stringify(reasons)};export const metrics=${JSON.stringify(metrics)};`,
+        loader: 'js',
+      };
     });
   },
 };
@@ -48,8 +78,14 @@ await mkdir(out, { recursive: true });
 await esbuild.build({
   entryPoints: { app: join(here, 'src/main.js'), editor: join(here, 'src/editor.js') },
   external: ['./editor.js'],
-  bundle: true, minify: true, format: 'esm', target: 'es2022', legalComments: 'none',
-  outdir: out, plugins: [tables], logLevel: 'warning',
+  bundle: true,
+  minify: true,
+  format: 'esm',
+  target: 'es2022',
+  legalComments: 'none',
+  outdir: out,
+  plugins: [tables],
+  logLevel: 'warning',
 });
 for (const name of ['index.html', 'icon.svg']) await copyFile(join(here, 'src', name), join(out, name));
 

@@ -5,8 +5,12 @@ import { after, before, test } from 'node:test';
 import { Daemon, launch, open, until, wrongs } from './harness.mjs';
 
 const HOUR = 3600;
-const STEPS = [{ stage: 'SHADOW', fraction: 0, min_seconds: HOUR }, { stage: 'CANARY', fraction: 0.1, min_seconds: HOUR },
-  { stage: 'RAMP', fraction: 0.5, min_seconds: HOUR }, { stage: 'FULL', fraction: 1, min_seconds: 0 }];
+const STEPS = [
+  { stage: 'SHADOW', fraction: 0, min_seconds: HOUR },
+  { stage: 'CANARY', fraction: 0.1, min_seconds: HOUR },
+  { stage: 'RAMP', fraction: 0.5, min_seconds: HOUR },
+  { stage: 'FULL', fraction: 1, min_seconds: 0 },
+];
 // Sound when it is checked, with one gate; faulty on a rollout, which has several.
 const FAULTY = `return { api = 1, name = "faulty", release = function(stage, gates, history)
   if #gates > 1 then error("on purpose") end
@@ -28,12 +32,22 @@ async function live() {
 /** Counts the clicks it makes. */
 function clicker() {
   let n = 0;
-  return { click: async (locator) => { await locator.click(); n++; }, get count() { return n; } };
+  return {
+    click: async (locator) => {
+      await locator.click();
+      n++;
+    },
+    get count() {
+      return n;
+    },
+  };
 }
 
 /** Goes to a place and waits until it is drawn with what it loads. */
 async function visit(page, place) {
-  await page.evaluate((h) => { location.hash = h; }, `#/${place}`);
+  await page.evaluate((h) => {
+    location.hash = h;
+  }, `#/${place}`);
   await page.locator(`.view[data-path="${place}"] h1`).first().waitFor();
   await page.waitForFunction(() => !document.querySelector('main [aria-busy=true]'));
 }
@@ -65,7 +79,12 @@ test('the page is small, paints at once and breaks no content policy', async () 
   await page.locator('.hero').waitFor(); // plots, bars and intervals set styles
   await visit(page, 'policies/release');
   await page.locator('.cm-content').waitFor();
-  const bytes = await page.evaluate(() => performance.getEntriesByType('resource').filter((r) => /\.(js|css|svg)$/.test(r.name)).reduce((a, r) => a + r.encodedBodySize, 0));
+  const bytes = await page.evaluate(() =>
+    performance
+      .getEntriesByType('resource')
+      .filter((r) => /\.(js|css|svg)$/.test(r.name))
+      .reduce((a, r) => a + r.encodedBodySize, 0),
+  );
   assert.ok(bytes > 10000 && bytes < LIMIT_BYTES, `${bytes} bytes over the wire`);
   const paint = await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0].startTime);
   assert.ok(paint < FIRST_PAINT_MS, `first paint after ${paint} ms`);
@@ -76,7 +95,23 @@ test('the page is small, paints at once and breaks no content policy', async () 
 test('every place opens by its address, has a heading and is accessible in both looks', async () => {
   const r = await live();
   const { receipts } = await daemon.api('receipts?limit=1');
-  const places = ['', 'rollouts', `rollouts/${r.id}`, 'receipts', `receipts/${receipts[0].id}`, 'failures', 'policies', 'policies/release', 'sessions', 'tiers', 'pipelines', 'pipelines/quest', 'log', 'help', 'help/reasons/INDEX_MISS'];
+  const places = [
+    '',
+    'rollouts',
+    `rollouts/${r.id}`,
+    'receipts',
+    `receipts/${receipts[0].id}`,
+    'failures',
+    'policies',
+    'policies/release',
+    'sessions',
+    'tiers',
+    'pipelines',
+    'pipelines/quest',
+    'log',
+    'help',
+    'help/reasons/INDEX_MISS',
+  ];
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(browser, `${daemon.url}/`, { colorScheme });
     // The looks differ in colours alone, and these places have all of them.
@@ -104,19 +139,25 @@ test('news arrive by the stream, without a request of their own', async () => {
   const published = page.locator('.tile', { hasText: 'Published' }).locator('dd');
   await published.waitFor();
   const asked = [];
-  page.on('request', (q) => { if (q.url().includes('/api/v1/status')) asked.push(q.url()); });
+  page.on('request', (q) => {
+    if (q.url().includes('/api/v1/status')) asked.push(q.url());
+  });
   const old = await published.innerText();
-  await until('the published tokens move', async () => { await daemon.complete('web-live'); return (await published.innerText()) !== old; });
+  await until('the published tokens move', async () => {
+    await daemon.complete('web-live');
+    return (await published.innerText()) !== old;
+  });
   assert.deepEqual(asked, []);
   await page.context().close();
 });
 
 test('the stream closes while the page is hidden and resumes after the last event', async () => {
   const page = await open(browser, `${daemon.url}/`);
-  const hide = (hidden) => page.evaluate((h) => {
-    Object.defineProperty(document, 'hidden', { configurable: true, get: () => h });
-    document.dispatchEvent(new Event('visibilitychange'));
-  }, hidden);
+  const hide = (hidden) =>
+    page.evaluate((h) => {
+      Object.defineProperty(document, 'hidden', { configurable: true, get: () => h });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }, hidden);
   // An event with an id must have come before there is something to resume after.
   await daemon.complete('web-hidden');
   await visit(page, 'receipts');
@@ -134,16 +175,22 @@ test('the stream closes while the page is hidden and resumes after the last even
 
 test('look and zone follow the system, then the operator, and are remembered', async () => {
   const page = await open(browser, `${daemon.url}/`, { colorScheme: 'dark' });
-  const luminance = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).reduce((a, x) => a + Number(x), 0));
-  assert.ok(await luminance() < 200, 'dark as the system says');
+  const luminance = () =>
+    page.evaluate(() =>
+      getComputedStyle(document.body)
+        .backgroundColor.match(/\d+/g)
+        .slice(0, 3)
+        .reduce((a, x) => a + Number(x), 0),
+    );
+  assert.ok((await luminance()) < 200, 'dark as the system says');
   await page.getByRole('button', { name: /^look:/ }).click();
-  await until('light by choice', async () => await luminance() > 600);
+  await until('light by choice', async () => (await luminance()) > 600);
   assert.match(await page.locator('footer').innerText(), /\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (CET|CEST|GMT[+]\d)/);
   await page.getByRole('button', { name: 'local time' }).click();
   await until('UTC', async () => /UTC$/.test(await page.locator('footer').innerText()));
   await page.reload();
   await page.locator('footer').waitFor();
-  assert.ok(await luminance() > 600, 'still light');
+  assert.ok((await luminance()) > 600, 'still light');
   assert.match(await page.locator('footer').innerText(), /UTC$/);
   await page.context().close();
 });
@@ -152,7 +199,8 @@ test('keys alone: places, palette, help, and a dialog that keeps and returns the
   const page = await open(browser, `${daemon.url}/`);
   await page.locator('.hero').waitFor();
   const at = () => page.evaluate(() => location.hash);
-  await page.keyboard.press('g'); await page.keyboard.press('f');
+  await page.keyboard.press('g');
+  await page.keyboard.press('f');
   await until('failures', async () => (await at()) === '#/failures');
   await until('the heading has the focus', () => page.evaluate(() => document.activeElement?.tagName === 'H1'));
   await page.keyboard.press('?');
@@ -162,7 +210,8 @@ test('keys alone: places, palette, help, and a dialog that keeps and returns the
   await page.keyboard.type('go to tiers');
   await page.keyboard.press('Enter');
   await until('tiers', async () => (await at()) === '#/tiers');
-  await page.keyboard.press('g'); await page.keyboard.press('o');
+  await page.keyboard.press('g');
+  await page.keyboard.press('o');
   const button = page.locator('.hero').getByRole('button', { name: 'Roll back' });
   await button.focus();
   await page.keyboard.press('Enter');
@@ -170,7 +219,10 @@ test('keys alone: places, palette, help, and a dialog that keeps and returns the
   for (let i = 0; i < 6; i++) {
     await page.keyboard.press('Tab');
     // Between its last and first element a browser may pass through its own frame: then nothing of the page has the focus.
-    assert.ok(await page.evaluate(() => document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))), 'the focus stays inside');
+    assert.ok(
+      await page.evaluate(() => document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))),
+      'the focus stays inside',
+    );
   }
   await page.keyboard.press('Escape');
   await until('closed', async () => (await dialog(page).count()) === 0);
@@ -187,7 +239,9 @@ test('a refused verb says why, a safe one reports what it did', async () => {
   const refused = controls.getByRole('button', { disabled: true }).first();
   assert.ok((await refused.getAttribute('title')).length > 3, 'a disabled button says why');
   await refused.click({ force: true });
-  await notes(page).getByText(/is not possible/).waitFor();
+  await notes(page)
+    .getByText(/is not possible/)
+    .waitFor();
   await controls.getByRole('button', { name: 'Pause' }).click();
   await notes(page).getByText(`Pause: ${r.name}`).waitFor();
   await page.locator('.hero').getByText('paused', { exact: true }).waitFor();
@@ -206,8 +260,14 @@ test('a policy is edited, compared, refused with its reason, checked and activat
   await page.keyboard.press('Control+a');
   await page.keyboard.insertText('return { syntax error');
   await page.getByRole('button', { name: 'Check' }).click();
-  await page.locator('main .health.fail').getByText(/POLICY_/).waitFor();
-  await notes(page).getByRole('button', { name: /Dismiss/ }).first().click();
+  await page
+    .locator('main .health.fail')
+    .getByText(/POLICY_/)
+    .waitFor();
+  await notes(page)
+    .getByRole('button', { name: /Dismiss/ })
+    .first()
+    .click();
   await content.click();
   await page.keyboard.press('Control+a');
   await page.keyboard.insertText(`${before.source.trimEnd()}\n-- seen ${Date.now()}\n`);
@@ -217,11 +277,16 @@ test('a policy is edited, compared, refused with its reason, checked and activat
   await page.locator('main .health.pass').waitFor();
   await page.getByRole('button', { name: 'Activate' }).click();
   await dialog(page).getByRole('button', { name: 'Activate' }).click();
-  await notes(page).getByText(/^Activated/).waitFor();
+  await notes(page)
+    .getByText(/^Activated/)
+    .waitFor();
   const now = await daemon.api('policies/release');
   assert.match(now.source, /-- seen \d+/);
   assert.notEqual(now.version, before.version);
-  assert.deepEqual(page.complaints.filter((c) => !/400 \(/.test(c)), []);
+  assert.deepEqual(
+    page.complaints.filter((c) => !/400 \(/.test(c)),
+    [],
+  );
   await page.context().close();
 });
 
@@ -264,8 +329,11 @@ test('a rollout is created from its pipeline’s own parameters', async () => {
   if (reply.ok()) {
     await notes(page).getByText(`Created ${name}`).waitFor();
     await page.getByRole('heading', { level: 1, name }).waitFor();
-  } else { // one candidate at a time: then the reason is shown and the form stays
-    await notes(page).getByText(/^Create: [A-Z_]+/).waitFor();
+  } else {
+    // one candidate at a time: then the reason is shown and the form stays
+    await notes(page)
+      .getByText(/^Create: [A-Z_]+/)
+      .waitFor();
     assert.ok(await form.isVisible());
   }
   await page.context().close();
@@ -294,41 +362,55 @@ test('a rollback takes two clicks, says what it does before and what it did afte
   await page.context().close();
 });
 
-test('a daemon that wants a token is asked with one; without the right an action is refused aloud', { skip: process.env.KVASIR_URL ? 'needs a daemon of its own' : false }, async () => {
-  const entry = (name, rights) => ({ name, sha256: createHash('sha256').update(`secret of ${name}`).digest('hex'), rights });
-  const locked = await Daemon.start({ config: { auth: { mode: 'token', tokens: [entry('vera', ['viewer'])] } } });
-  try {
-    const page = await open(browser, `${locked.url}/#/rollouts`, { live: false });
-    await dialog(page).getByLabel(/asks for a token/).fill('wrong');
-    await dialog(page).getByRole('button', { name: 'Use it' }).click();
-    await dialog(page).getByLabel(/asks for a token/).fill('secret of vera'); // refused, so asked again
-    await dialog(page).getByRole('button', { name: 'Use it' }).click();
-    await page.locator('.top .badge', { hasText: 'live' }).waitFor();
-    await page.getByRole('button', { name: 'Freeze' }).click();
-    await dialog(page).getByRole('button', { name: 'Freeze' }).click();
-    await notes(page).getByText('Freeze: FORBIDDEN').waitFor();
-    await page.context().close();
-  } finally {
-    await locked.stop();
-  }
-});
+test(
+  'a daemon that wants a token is asked with one; without the right an action is refused aloud',
+  { skip: process.env.KVASIR_URL ? 'needs a daemon of its own' : false },
+  async () => {
+    const entry = (name, rights) => ({ name, sha256: createHash('sha256').update(`secret of ${name}`).digest('hex'), rights });
+    const locked = await Daemon.start({ config: { auth: { mode: 'token', tokens: [entry('vera', ['viewer'])] } } });
+    try {
+      const page = await open(browser, `${locked.url}/#/rollouts`, { live: false });
+      await dialog(page)
+        .getByLabel(/asks for a token/)
+        .fill('wrong');
+      await dialog(page).getByRole('button', { name: 'Use it' }).click();
+      await dialog(page)
+        .getByLabel(/asks for a token/)
+        .fill('secret of vera'); // refused, so asked again
+      await dialog(page).getByRole('button', { name: 'Use it' }).click();
+      await page.locator('.top .badge', { hasText: 'live' }).waitFor();
+      await page.getByRole('button', { name: 'Freeze' }).click();
+      await dialog(page).getByRole('button', { name: 'Freeze' }).click();
+      await notes(page).getByText('Freeze: FORBIDDEN').waitFor();
+      await page.context().close();
+    } finally {
+      await locked.stop();
+    }
+  },
+);
 
-test('a server that stops makes the page stale: nothing can be changed until it is back', { skip: process.env.KVASIR_URL ? 'needs a daemon of its own' : false }, async () => {
-  const page = await open(browser, `${daemon.url}/`);
-  await live();
-  await page.locator('.top').getByRole('button', { name: 'Roll back' }).waitFor();
-  await daemon.kill();
-  await page.locator('.top .badge.stale').waitFor({ timeout: 9000 });
-  await page.getByText('Nothing was heard since').waitFor();
-  const button = page.locator('.top').getByRole('button', { name: 'Roll back' });
-  assert.equal(await button.getAttribute('aria-disabled'), 'true');
-  const sent = [];
-  page.on('request', (q) => { if (q.method() === 'POST') sent.push(q.url()); });
-  await button.click({ force: true });
-  await notes(page).getByText('Rollback is not possible').waitFor();
-  assert.deepEqual(sent, []);
-  await daemon.run();
-  await page.locator('.top .badge', { hasText: 'live' }).waitFor({ timeout: 15000 });
-  assert.equal(await page.getByText('Nothing was heard since').count(), 0);
-  await page.context().close();
-});
+test(
+  'a server that stops makes the page stale: nothing can be changed until it is back',
+  { skip: process.env.KVASIR_URL ? 'needs a daemon of its own' : false },
+  async () => {
+    const page = await open(browser, `${daemon.url}/`);
+    await live();
+    await page.locator('.top').getByRole('button', { name: 'Roll back' }).waitFor();
+    await daemon.kill();
+    await page.locator('.top .badge.stale').waitFor({ timeout: 9000 });
+    await page.getByText('Nothing was heard since').waitFor();
+    const button = page.locator('.top').getByRole('button', { name: 'Roll back' });
+    assert.equal(await button.getAttribute('aria-disabled'), 'true');
+    const sent = [];
+    page.on('request', (q) => {
+      if (q.method() === 'POST') sent.push(q.url());
+    });
+    await button.click({ force: true });
+    await notes(page).getByText('Rollback is not possible').waitFor();
+    assert.deepEqual(sent, []);
+    await daemon.run();
+    await page.locator('.top .badge', { hasText: 'live' }).waitFor({ timeout: 15000 });
+    assert.equal(await page.getByText('Nothing was heard since').count(), 0);
+    await page.context().close();
+  },
+);

@@ -13,16 +13,27 @@ export const build = resolve(root, process.env.KVASIR_BUILD ?? 'build');
 const READY_MS = 30000;
 const STOP_MS = 10000;
 
-const freePort = () => new Promise((done, fail) => {
-  const s = createServer().once('error', fail).listen(0, '127.0.0.1', () => { const { port } = s.address(); s.close(() => done(port)); });
-});
+const freePort = () =>
+  new Promise((done, fail) => {
+    const s = createServer()
+      .once('error', fail)
+      .listen(0, '127.0.0.1', () => {
+        const { port } = s.address();
+        s.close(() => done(port));
+      });
+  });
 
 /** Polls `probe` until it answers something true; fails with `what` after `limitMs`. */
 export async function until(what, probe, limitMs = 15000) {
   const end = Date.now() + limitMs;
   let last;
   for (;;) {
-    try { const got = await probe(); if (got) return got; } catch (e) { last = e; }
+    try {
+      const got = await probe();
+      if (got) return got;
+    } catch (e) {
+      last = e;
+    }
     if (Date.now() > end) throw new Error(`${what}: not within ${limitMs} ms${last ? ` (${last.message})` : ''}`);
     await new Promise((r) => setTimeout(r, 50));
   }
@@ -32,7 +43,10 @@ export async function until(what, probe, limitMs = 15000) {
 export class Daemon {
   static async start({ extra = [], config } = {}) {
     const d = new Daemon();
-    if (process.env.KVASIR_URL) { d.url = process.env.KVASIR_URL; return d; }
+    if (process.env.KVASIR_URL) {
+      d.url = process.env.KVASIR_URL;
+      return d;
+    }
     d.port = await freePort();
     d.url = `http://127.0.0.1:${d.port}`;
     d.state = mkdtempSync(join(tmpdir(), 'kvasir-web-'));
@@ -49,13 +63,24 @@ export class Daemon {
     const program = join(build, 'kvasird');
     if (!existsSync(program)) throw new Error(`${program} is not built: make`);
     this.log = '';
-    this.child = spawn(program, ['--listen', `127.0.0.1:${this.port}`, '--state', this.state, '--model', join(root, 'models/kvasir-demo-q8_0.gguf'), ...this.extra], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
-    for (const s of [this.child.stdout, this.child.stderr]) s.on('data', (b) => { this.log = (this.log + b).slice(-20000); });
+    this.child = spawn(
+      program,
+      ['--listen', `127.0.0.1:${this.port}`, '--state', this.state, '--model', join(root, 'models/kvasir-demo-q8_0.gguf'), ...this.extra],
+      { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] },
+    );
+    for (const s of [this.child.stdout, this.child.stderr])
+      s.on('data', (b) => {
+        this.log = (this.log + b).slice(-20000);
+      });
     this.gone = new Promise((r) => this.child.once('exit', r));
-    await until('kvasird is ready', async () => {
-      if (this.child.exitCode !== null) throw new Error(`it ended with ${this.child.exitCode}: ${this.log.slice(-600)}`);
-      return (await fetch(`${this.url}/readyz`)).ok;
-    }, READY_MS);
+    await until(
+      'kvasird is ready',
+      async () => {
+        if (this.child.exitCode !== null) throw new Error(`it ended with ${this.child.exitCode}: ${this.log.slice(-600)}`);
+        return (await fetch(`${this.url}/readyz`)).ok;
+      },
+      READY_MS,
+    );
   }
 
   async kill(signal = 'SIGKILL') {
@@ -75,7 +100,10 @@ export class Daemon {
   }
 
   async api(path, body, headers = {}) {
-    const reply = await fetch(`${this.url}/api/v1/${path}`, body === undefined ? {} : { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) });
+    const reply = await fetch(
+      `${this.url}/api/v1/${path}`,
+      body === undefined ? {} : { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) },
+    );
     const answer = await reply.json();
     if (!reply.ok) throw Object.assign(new Error(`${path}: ${JSON.stringify(answer)}`), { code: answer.error?.code });
     return answer;
@@ -83,13 +111,17 @@ export class Daemon {
 
   /** A short completion, so that there is traffic. */
   async complete(session, contract = 'approximate') {
-    const reply = await fetch(`${this.url}/v1/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ model: 'kvasir-demo', prompt: 'The river ran', max_tokens: 8, kvasir: { contract, session } }) });
+    const reply = await fetch(`${this.url}/v1/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'kvasir-demo', prompt: 'The river ran', max_tokens: 8, kvasir: { contract, session } }),
+    });
     return reply.json();
   }
 }
 
-export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+export const launch = () =>
+  chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
 
 /** A page of its own that remembers every complaint of the browser in `page.complaints`; `live`: wait until the stream brings news. */
 export async function open(browser, url, { live = true, ...options } = {}) {
@@ -98,7 +130,9 @@ export async function open(browser, url, { live = true, ...options } = {}) {
   page.setDefaultTimeout(10000);
   page.complaints = [];
   page.on('pageerror', (e) => page.complaints.push(e.stack ?? String(e)));
-  page.on('console', (m) => { if (m.type() === 'error') page.complaints.push(m.text()); });
+  page.on('console', (m) => {
+    if (m.type() === 'error') page.complaints.push(m.text());
+  });
   await page.goto(url);
   if (live) await page.locator('.top .badge', { hasText: 'live' }).waitFor();
   return page;
@@ -106,8 +140,16 @@ export async function open(browser, url, { live = true, ...options } = {}) {
 
 /** What axe-core finds wrong, as lines of text; `only` narrows it to some rules. */
 export async function wrongs(page, only) {
-  if (!await page.evaluate(() => 'axe' in globalThis)) await page.evaluate(axe.source);
+  if (!(await page.evaluate(() => 'axe' in globalThis))) await page.evaluate(axe.source);
   const runOnly = only ?? ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
   const found = await page.evaluate((rules) => globalThis.axe.run(document, { runOnly: rules, resultTypes: ['violations'] }), runOnly);
-  return found.violations.flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.target.flat().join(' ')} — ${v.help} ${n.any.map((a) => a.message).join('; ').slice(0, 160)}`));
+  return found.violations.flatMap((v) =>
+    v.nodes.map(
+      (n) =>
+        `${v.id}: ${n.target.flat().join(' ')} — ${v.help} ${n.any
+          .map((a) => a.message)
+          .join('; ')
+          .slice(0, 160)}`,
+    ),
+  );
 }

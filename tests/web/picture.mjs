@@ -12,8 +12,10 @@ const browser = await launch();
 try {
   const phone = flags.includes('--phone');
   const page = await browser.newPage({
-    viewport: phone ? { width: 390, height: 844 } : { width: 1440, height: 900 }, deviceScaleFactor: phone ? 2 : 1.5,
-    colorScheme: flags.includes('--light') ? 'light' : 'dark', timezoneId: 'UTC',
+    viewport: phone ? { width: 390, height: 844 } : { width: 1440, height: 900 },
+    deviceScaleFactor: phone ? 2 : 1.5,
+    colorScheme: flags.includes('--light') ? 'light' : 'dark',
+    timezoneId: 'UTC',
   });
   await page.goto(url);
   await page.locator('.top .badge', { hasText: 'live' }).waitFor();

@@ -57,7 +57,16 @@ function nextStep(r) {
 
 // From → to, and what of the traffic moves.
 function move(r, to, fraction) {
-  return h('p', { class: 'move' }, stagePill(r.stage), ` ${percent(r.fraction)} `, h('span', { class: 'arrow', 'aria-label': 'to' }, '→'), ' ', stagePill(to), ` ${percent(fraction)}`);
+  return h(
+    'p',
+    { class: 'move' },
+    stagePill(r.stage),
+    ` ${percent(r.fraction)} `,
+    h('span', { class: 'arrow', 'aria-label': 'to' }, '→'),
+    ' ',
+    stagePill(to),
+    ` ${percent(fraction)}`,
+  );
 }
 
 const QUESTIONS = {
@@ -67,16 +76,34 @@ const QUESTIONS = {
   },
   skip: () => h('p', {}, 'Ends the waiting time of this step. Gates must still pass and no stage is skipped.'),
   retry: (r) => h('p', {}, 'A new candidate with the manifest of ', h('strong', {}, r.name), ' starts at OFF.'),
-  abort: (r) => [move(r, 'EXACT_BASELINE', 0), h('p', {}, 'All traffic returns to the exact baseline and this rollout is closed for good.')],
+  abort: (r) => [
+    move(r, 'EXACT_BASELINE', 0),
+    h('p', {}, 'All traffic returns to the exact baseline and this rollout is closed for good.'),
+  ],
 };
 
 function ramp(r) {
   let percentText = String(Math.round((r.fraction || 0) * 100));
   confirm({
-    title: `Ramp ${r.name}`, action: 'Set fraction',
+    title: `Ramp ${r.name}`,
+    action: 'Set fraction',
     body: () => [
-      h('label', { class: 'field' }, h('span', {}, 'Share of sessions on the candidate, in percent'),
-        h('input', { type: 'number', min: 1, max: 100, step: 1, value: percentText, autofocus: true, oninput: (e) => { percentText = e.target.value; } })),
+      h(
+        'label',
+        { class: 'field' },
+        h('span', {}, 'Share of sessions on the candidate, in percent'),
+        h('input', {
+          type: 'number',
+          min: 1,
+          max: 100,
+          step: 1,
+          value: percentText,
+          autofocus: true,
+          oninput: (e) => {
+            percentText = e.target.value;
+          },
+        }),
+      ),
       h('p', { class: 'muted' }, `Now ${percent(r.fraction)}. Sessions keep the arm they have.`),
     ],
     run: async () => {
@@ -91,19 +118,40 @@ function ramp(r) {
 export async function act(r, verb) {
   const why = whyNot(r, verb);
   const shown = title(verb);
-  if (why) { notify('info', `${shown} is not possible`, why); return; }
-  if (verb === 'rollback') { rollback(r); return; }
-  if (verb === 'ramp') { ramp(r); return; }
+  if (why) {
+    notify('info', `${shown} is not possible`, why);
+    return;
+  }
+  if (verb === 'rollback') {
+    rollback(r);
+    return;
+  }
+  if (verb === 'ramp') {
+    ramp(r);
+    return;
+  }
   const v = table.get(verb);
   if (v.danger === 'SAFE') {
-    try { report(r, verb, await send(r, verb, {})); } catch (e) { notifyError(shown, e); }
+    try {
+      report(r, verb, await send(r, verb, {}));
+    } catch (e) {
+      notifyError(shown, e);
+    }
     return;
   }
   let reasonText = '';
   const danger = v.danger === 'DANGER';
   confirm({
-    title: `${shown} ${r.name}?`, action: shown, look: danger ? 'danger' : '', focusCancel: danger,
-    body: () => [QUESTIONS[verb]?.(r) ?? h('p', {}, v.help), reasonField((t) => { reasonText = t; })],
+    title: `${shown} ${r.name}?`,
+    action: shown,
+    look: danger ? 'danger' : '',
+    focusCancel: danger,
+    body: () => [
+      QUESTIONS[verb]?.(r) ?? h('p', {}, v.help),
+      reasonField((t) => {
+        reasonText = t;
+      }),
+    ],
     run: async () => {
       const now = await send(r, verb, { reason: reasonText });
       report(now, verb, now);
@@ -112,11 +160,22 @@ export async function act(r, verb) {
   });
 }
 
-const reasonField = (set) => h('label', { class: 'field' }, h('span', {}, 'Reason (kept in the receipt)'),
-  h('input', { type: 'text', maxlength: 200, placeholder: 'optional', oninput: (e) => set(e.target.value) }));
+const reasonField = (set) =>
+  h(
+    'label',
+    { class: 'field' },
+    h('span', {}, 'Reason (kept in the receipt)'),
+    h('input', { type: 'text', maxlength: 200, placeholder: 'optional', oninput: (e) => set(e.target.value) }),
+  );
 
 function fact(done, name, text) {
-  return h('li', { class: done ? 'pass' : 'warn' }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, done ? '✓' : '…'), h('strong', {}, name), h('span', {}, text));
+  return h(
+    'li',
+    { class: done ? 'pass' : 'warn' },
+    h('span', { class: 'glyph', 'aria-hidden': 'true' }, done ? '✓' : '…'),
+    h('strong', {}, name),
+    h('span', {}, text),
+  );
 }
 
 function outcome(a) {
@@ -125,11 +184,28 @@ function outcome(a) {
   const resumed = a.resumed || (state.status?.release?.epoch >= a.epoch && left === 0);
   return [
     h('p', {}, 'All traffic is on the exact baseline, epoch ', h('strong', {}, a.epoch), '.'),
-    h('ul', { class: 'steps' },
-      fact(a.fenced, a.fenced ? 'Fenced' : 'Not fenced', a.fenced ? `no candidate token has left since ${us(a.fence_us)} after the request arrived` : 'the daemon did not confirm the fence'),
-      fact(a.durable, a.durable ? 'Durable' : 'Not yet durable', a.durable ? `the intent was on disk after ${us(a.durable_us)}` : 'the intent record is not on disk yet'),
-      fact(resumed, resumed ? 'Resumed' : 'Resuming', resumed ? `${number(a.recomputing)} sequences recomputed exactly` : `${number(left)} of ${number(a.recomputing)} sequences still recompute`),
-      fact(true, 'Unsent', `${number(a.unsent_tokens)} tokens published before the fence were still on their way to slow clients`)),
+    h(
+      'ul',
+      { class: 'steps' },
+      fact(
+        a.fenced,
+        a.fenced ? 'Fenced' : 'Not fenced',
+        a.fenced ? `no candidate token has left since ${us(a.fence_us)} after the request arrived` : 'the daemon did not confirm the fence',
+      ),
+      fact(
+        a.durable,
+        a.durable ? 'Durable' : 'Not yet durable',
+        a.durable ? `the intent was on disk after ${us(a.durable_us)}` : 'the intent record is not on disk yet',
+      ),
+      fact(
+        resumed,
+        resumed ? 'Resumed' : 'Resuming',
+        resumed
+          ? `${number(a.recomputing)} sequences recomputed exactly`
+          : `${number(left)} of ${number(a.recomputing)} sequences still recompute`,
+      ),
+      fact(true, 'Unsent', `${number(a.unsent_tokens)} tokens published before the fence were still on their way to slow clients`),
+    ),
   ];
 }
 
@@ -137,17 +213,32 @@ function rollback(r) {
   let reasonText = '';
   const live = state.status?.live ?? {};
   confirm({
-    title: `Roll back ${r.name}?`, doneTitle: `Rolled back ${r.name}`, action: 'Roll back', look: 'danger',
+    title: `Roll back ${r.name}?`,
+    doneTitle: `Rolled back ${r.name}`,
+    action: 'Roll back',
+    look: 'danger',
     body: () => [
       move(r, 'EXACT_BASELINE', 0),
-      h('p', {}, h('strong', {}, percent(r.fraction)), ' of sessions leave the candidate before their next token. ',
-        h('strong', {}, number(live.active ?? 0)), ` active sequence${live.active === 1 ? '' : 's'} may be touched: each that read approximate rows is recomputed exactly and goes on.`),
-      reasonField((t) => { reasonText = t; }),
+      h(
+        'p',
+        {},
+        h('strong', {}, percent(r.fraction)),
+        ' of sessions leave the candidate before their next token. ',
+        h('strong', {}, number(live.active ?? 0)),
+        ` active sequence${live.active === 1 ? '' : 's'} may be touched: each that read approximate rows is recomputed exactly and goes on.`,
+      ),
+      reasonField((t) => {
+        reasonText = t;
+      }),
     ],
     run: async () => {
       const reply = await send(r, 'rollback', { reason: reasonText });
       const a = reply.rollback;
-      notify(a.fenced && a.durable ? 'good' : 'bad', `Rolled back ${r.name}`, `fenced in ${us(a.fence_us)}, durable in ${us(a.durable_us)}, ${a.recomputing} recomputing, ${a.unsent_tokens} unsent`);
+      notify(
+        a.fenced && a.durable ? 'good' : 'bad',
+        `Rolled back ${r.name}`,
+        `fenced in ${us(a.fence_us)}, durable in ${us(a.durable_us)}, ${a.recomputing} recomputing, ${a.unsent_tokens} unsent`,
+      );
       return () => outcome(a);
     },
   });
@@ -155,10 +246,21 @@ function rollback(r) {
 
 /** Freezes all releases, or lets them go on. */
 export function freeze(frozen) {
-  if (state.stream.stale) { notify('info', 'Not now', 'what you see is stale; nothing is changed from a stale page'); return; }
+  if (state.stream.stale) {
+    notify('info', 'Not now', 'what you see is stale; nothing is changed from a stale page');
+    return;
+  }
   confirm({
-    title: frozen ? 'Freeze all releases?' : 'Let releases go on?', action: frozen ? 'Freeze' : 'Unfreeze',
-    body: () => h('p', {}, frozen ? 'No rollout advances, by policy or by hand, until it is undone. Rollback stays possible.' : 'Policies and operators may advance rollouts again, if their gates pass.'),
+    title: frozen ? 'Freeze all releases?' : 'Let releases go on?',
+    action: frozen ? 'Freeze' : 'Unfreeze',
+    body: () =>
+      h(
+        'p',
+        {},
+        frozen
+          ? 'No rollout advances, by policy or by hand, until it is undone. Rollback stays possible.'
+          : 'Policies and operators may advance rollouts again, if their gates pass.',
+      ),
     run: async () => {
       mustBeFresh();
       await post('freeze', { frozen });
@@ -173,8 +275,17 @@ export function verbButton(r, verb, look = '') {
   const busy = r && state.busy.has(`${r.id}/${verb}`);
   const v = table.get(verb);
   const key = v?.key ? ` (${v.key})` : '';
-  return h('button', {
-    key: verb, class: look, 'aria-disabled': why ? 'true' : null, 'aria-busy': busy ? 'true' : null, title: why || `${v?.help ?? ''}${key}`,
-    'aria-description': why || v?.help, onclick: () => act(r, verb),
-  }, verb === 'rollback' ? 'Roll back' : title(verb));
+  return h(
+    'button',
+    {
+      key: verb,
+      class: look,
+      'aria-disabled': why ? 'true' : null,
+      'aria-busy': busy ? 'true' : null,
+      title: why || `${v?.help ?? ''}${key}`,
+      'aria-description': why || v?.help,
+      onclick: () => act(r, verb),
+    },
+    verb === 'rollback' ? 'Roll back' : title(verb),
+  );
 }

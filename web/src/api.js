@@ -23,20 +23,29 @@ async function call(method, path, body, headers = {}) {
   let reply;
   try {
     reply = await fetch(`api/v1/${path}`, {
-      method, cache: 'no-store', signal: AbortSignal.timeout(LIMIT_MS),
+      method,
+      cache: 'no-store',
+      signal: AbortSignal.timeout(LIMIT_MS),
       headers: { ...auth(), ...headers, ...(body === undefined ? {} : { 'content-type': 'application/json' }) },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (e) {
     const late = e.name === 'TimeoutError';
-    throw new ApiError(0, { error: {
-      code: late ? 'DEADLINE' : 'UNREACHABLE',
-      message: late ? `no answer within ${LIMIT_MS / 1000} s` : 'the server cannot be reached',
-      hint: method === 'GET' ? 'is kvasird running?' : 'it is unknown whether the change was made: look before you repeat it' } });
+    throw new ApiError(0, {
+      error: {
+        code: late ? 'DEADLINE' : 'UNREACHABLE',
+        message: late ? `no answer within ${LIMIT_MS / 1000} s` : 'the server cannot be reached',
+        hint: method === 'GET' ? 'is kvasird running?' : 'it is unknown whether the change was made: look before you repeat it',
+      },
+    });
   }
   const text = await reply.text();
   let parsed = null;
-  try { parsed = JSON.parse(text); } catch { /* an error below, with its status */ }
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    /* an error below, with its status */
+  }
   if (!reply.ok || parsed === null) throw new ApiError(reply.status, parsed);
   return parsed;
 }

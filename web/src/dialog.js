@@ -13,8 +13,14 @@ export function open({ title, body, look = '', onclose, focus = '[autofocus]' })
   el.setAttribute('aria-label', typeof title === 'function' ? title() : title);
   const self = {
     el,
-    draw() { patch(el, [h('div', { class: 'sheet' }, look === 'palette' ? null : h('h2', {}, typeof title === 'function' ? title() : title), body(self))]); },
-    close() { el.close(); },
+    draw() {
+      patch(el, [
+        h('div', { class: 'sheet' }, look === 'palette' ? null : h('h2', {}, typeof title === 'function' ? title() : title), body(self)),
+      ]);
+    },
+    close() {
+      el.close();
+    },
   };
   el.addEventListener('close', () => {
     if (current === self) current = null;
@@ -24,7 +30,8 @@ export function open({ title, body, look = '', onclose, focus = '[autofocus]' })
     if (back?.isConnected) back.focus();
     onclose?.();
   });
-  el.addEventListener('pointerdown', (e) => { // outside the sheet
+  el.addEventListener('pointerdown', (e) => {
+    // outside the sheet
     if (e.target === el) el.close();
   });
   document.body.append(el);
@@ -43,31 +50,53 @@ export function confirm({ title, doneTitle = title, body, action, look = '', run
   let busy = false;
   let result = null;
   return open({
-    title: () => (result ? doneTitle : title), look, onclose, focus: focusSelector ?? (focusCancel ? '.cancel' : '.confirm'),
-    body: (self) => (result ? [
-      h('div', { class: 'outcome', role: 'status' }, typeof result === 'function' ? result() : result),
-      h('div', { class: 'row end' }, h('button', { key: 'close', class: 'primary', mount: labelled('Close', () => self.close(), true) })),
-    ] : [
-      body(),
-      h('div', { class: 'row end' },
-        h('button', { class: 'cancel', onclick: () => self.close() }, 'Cancel'),
-        h('button', {
-          class: `confirm ${look === 'danger' ? 'danger' : 'primary'}`, 'aria-busy': busy ? 'true' : null, 'aria-disabled': busy ? 'true' : null,
-          onclick: async () => {
-            if (busy) return;
-            busy = true;
-            self.draw();
-            try {
-              result = await run();
-              if (!result) { self.close(); return; }
-            } catch (e) {
-              notifyError(action, e);
-            }
-            busy = false;
-            if (current === self) self.draw();
-          },
-        }, busy ? `${action}…` : action)),
-    ]),
+    title: () => (result ? doneTitle : title),
+    look,
+    onclose,
+    focus: focusSelector ?? (focusCancel ? '.cancel' : '.confirm'),
+    body: (self) =>
+      result
+        ? [
+            h('div', { class: 'outcome', role: 'status' }, typeof result === 'function' ? result() : result),
+            h(
+              'div',
+              { class: 'row end' },
+              h('button', { key: 'close', class: 'primary', mount: labelled('Close', () => self.close(), true) }),
+            ),
+          ]
+        : [
+            body(),
+            h(
+              'div',
+              { class: 'row end' },
+              h('button', { class: 'cancel', onclick: () => self.close() }, 'Cancel'),
+              h(
+                'button',
+                {
+                  class: `confirm ${look === 'danger' ? 'danger' : 'primary'}`,
+                  'aria-busy': busy ? 'true' : null,
+                  'aria-disabled': busy ? 'true' : null,
+                  onclick: async () => {
+                    if (busy) return;
+                    busy = true;
+                    self.draw();
+                    try {
+                      result = await run();
+                      if (!result) {
+                        self.close();
+                        return;
+                      }
+                    } catch (e) {
+                      notifyError(action, e);
+                    }
+                    busy = false;
+                    if (current === self) self.draw();
+                  },
+                },
+                busy ? `${action}…` : action,
+              ),
+            ),
+          ],
   });
 }
 

@@ -16,15 +16,19 @@ const theme = EditorView.theme({
   '.cm-activeLine, .cm-activeLineGutter': { backgroundColor: 'color-mix(in srgb, var(--accent) 8%, transparent)' },
   '.cm-cursor': { borderLeftColor: 'var(--text)' },
   '&.cm-focused': { outline: '2px solid var(--accent)', outlineOffset: '-2px' },
-  '&.cm-focused .cm-selectionBackground, .cm-selectionBackground, .cm-content ::selection': { backgroundColor: 'color-mix(in srgb, var(--accent) 28%, transparent)' },
+  '&.cm-focused .cm-selectionBackground, .cm-selectionBackground, .cm-content ::selection': {
+    backgroundColor: 'color-mix(in srgb, var(--accent) 28%, transparent)',
+  },
   '.cm-changedLine': { backgroundColor: 'color-mix(in srgb, var(--pass) 14%, transparent) !important' },
   '.cm-changedText': { background: 'color-mix(in srgb, var(--pass) 30%, transparent) !important' },
   '.cm-deletedChunk': { backgroundColor: 'color-mix(in srgb, var(--fail) 14%, transparent) !important' },
   '.cm-deletedChunk .cm-deletedText': { background: 'color-mix(in srgb, var(--fail) 30%, transparent) !important' },
 });
 const colours = HighlightStyle.define([
-  { tag: tags.keyword, color: 'var(--code-keyword)' }, { tag: [tags.string, tags.special(tags.string)], color: 'var(--code-string)' },
-  { tag: tags.number, color: 'var(--code-number)' }, { tag: tags.comment, color: 'var(--muted)', fontStyle: 'italic' },
+  { tag: tags.keyword, color: 'var(--code-keyword)' },
+  { tag: [tags.string, tags.special(tags.string)], color: 'var(--code-string)' },
+  { tag: tags.number, color: 'var(--code-number)' },
+  { tag: tags.comment, color: 'var(--muted)', fontStyle: 'italic' },
   { tag: tags.standard(tags.variableName), color: 'var(--accent)' },
 ]);
 
@@ -45,16 +49,28 @@ export function edit(host, { source, label, onedit }) {
   parent.style.height = '100%';
   const diff = new Compartment();
   const view = new EditorView({
-    root, parent,
+    root,
+    parent,
     state: EditorState.create({
       doc: source,
       extensions: [
-        lineNumbers(), history(), bracketMatching(), highlightActiveLine(), indentUnit.of('  '), EditorState.tabSize.of(2),
-        StreamLanguage.define(lua), syntaxHighlighting(colours), theme, typeOver, diff.of([]),
+        lineNumbers(),
+        history(),
+        bracketMatching(),
+        highlightActiveLine(),
+        indentUnit.of('  '),
+        EditorState.tabSize.of(2),
+        StreamLanguage.define(lua),
+        syntaxHighlighting(colours),
+        theme,
+        typeOver,
+        diff.of([]),
         // Escape then Tab leaves the editor, as CodeMirror documents: no keyboard trap.
         keymap.of([...defaultKeymap, ...historyKeymap, indentWithTab]),
         EditorView.contentAttributes.of({ 'aria-label': label, spellcheck: 'false', tabindex: '0' }),
-        EditorView.updateListener.of((u) => { if (u.docChanged) onedit(u.state.doc.toString()); }),
+        EditorView.updateListener.of((u) => {
+          if (u.docChanged) onedit(u.state.doc.toString());
+        }),
       ],
     }),
   });
@@ -62,7 +78,12 @@ export function edit(host, { source, label, onedit }) {
     text: () => view.state.doc.toString(),
     setText: (t) => view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: t } }),
     /** Marks the differences from `original`; null ends that. */
-    compare: (original) => view.dispatch({ effects: diff.reconfigure(original === null ? [] : unifiedMergeView({ original, mergeControls: false, highlightChanges: true, gutter: true })) }),
+    compare: (original) =>
+      view.dispatch({
+        effects: diff.reconfigure(
+          original === null ? [] : unifiedMergeView({ original, mergeControls: false, highlightChanges: true, gutter: true }),
+        ),
+      }),
     focus: () => view.focus(),
     destroy: () => view.destroy(),
   };

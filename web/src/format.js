@@ -20,7 +20,10 @@ export function bytes(x) {
   if (absent(x)) return DASH;
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let i = 0;
-  while (Math.abs(x) >= 1024 && i < units.length - 1) { x /= 1024; i++; }
+  while (Math.abs(x) >= 1024 && i < units.length - 1) {
+    x /= 1024;
+    i++;
+  }
   return `${number(x)} ${units[i]}`;
 }
 
@@ -49,15 +52,30 @@ export function time(t) {
   if (!t) return DASH;
   const d = dateOf(t);
   if (Number.isNaN(d.getTime())) return String(t);
-  const part = Object.fromEntries(new Intl.DateTimeFormat('en-GB', {
-    year: 'numeric', month: '2-digit', day: '2-digit', hour: '2-digit', minute: '2-digit', second: '2-digit',
-    hourCycle: 'h23', timeZoneName: 'short', ...zone(),
-  }).formatToParts(d).map((p) => [p.type, p.value]));
+  const part = Object.fromEntries(
+    new Intl.DateTimeFormat('en-GB', {
+      year: 'numeric',
+      month: '2-digit',
+      day: '2-digit',
+      hour: '2-digit',
+      minute: '2-digit',
+      second: '2-digit',
+      hourCycle: 'h23',
+      timeZoneName: 'short',
+      ...zone(),
+    })
+      .formatToParts(d)
+      .map((p) => [p.type, p.value]),
+  );
   return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
 }
 
 export function clock(t) {
-  return t ? new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23', ...zone() }).format(dateOf(t)) : DASH;
+  return t
+    ? new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23', ...zone() }).format(
+        dateOf(t),
+      )
+    : DASH;
 }
 
 export function duration(seconds) {

@@ -4,7 +4,9 @@ import { open as openDialog, isOpen } from './dialog.js';
 import { chosenRollout, state, setPref } from './state.js';
 import { h } from './vdom.js';
 
-const goTo = (hash) => () => { location.hash = hash; };
+const goTo = (hash) => () => {
+  location.hash = hash;
+};
 
 export const PLACES = [
   { name: 'Overview', hash: '#/', key: 'o', path: '' },
@@ -45,35 +47,73 @@ const SETTINGS = () => [
   { keys: '', help: `single-key shortcuts: now ${state.prefs.keys ? 'on' : 'off'}, change`, run: () => setPref('keys', !state.prefs.keys) },
 ];
 
-function palette() {
+export function palette() {
   let text = '';
   let at = 0;
-  const all = [...bindings(), ...SETTINGS(), ...[...state.rollouts.values()].map((r) => ({ keys: '', help: `open rollout ${r.name} ${r.id}`, run: goTo(`#/rollouts/${r.id}`) }))];
+  const all = [
+    ...bindings(),
+    ...SETTINGS(),
+    ...[...state.rollouts.values()].map((r) => ({ keys: '', help: `open rollout ${r.name} ${r.id}`, run: goTo(`#/rollouts/${r.id}`) })),
+  ];
   const found = () => {
     const want = text.toLowerCase().split(/\s+/).filter(Boolean);
     const hits = all.filter((b) => want.every((w) => b.help.toLowerCase().includes(w)));
     // A bare number is a receipt.
-    return /^\d+$/.test(text.trim()) ? [{ keys: '', help: `open receipt ${text.trim()}`, run: goTo(`#/receipts/${text.trim()}`) }, ...hits] : hits;
+    return /^\d+$/.test(text.trim())
+      ? [{ keys: '', help: `open receipt ${text.trim()}`, run: goTo(`#/receipts/${text.trim()}`) }, ...hits]
+      : hits;
   };
-  const choose = (self, b) => { self.close(); b?.run(); };
+  const choose = (self, b) => {
+    self.close();
+    b?.run();
+  };
   openDialog({
-    title: 'Commands', look: 'palette', focus: 'input',
+    title: 'Commands',
+    look: 'palette',
+    focus: 'input',
     body: (self) => {
       const hits = found();
       at = Math.max(0, Math.min(at, hits.length - 1));
       return [
         h('input', {
-          type: 'text', role: 'combobox', 'aria-expanded': 'true', 'aria-controls': 'commands', 'aria-activedescendant': hits.length ? `command-${at}` : null, 'aria-label': 'Command, rollout or receipt number', placeholder: 'Command, rollout or receipt number', autocomplete: 'off',
-          oninput: (e) => { text = e.target.value; at = 0; self.draw(); },
+          type: 'text',
+          role: 'combobox',
+          'aria-expanded': 'true',
+          'aria-controls': 'commands',
+          'aria-activedescendant': hits.length ? `command-${at}` : null,
+          'aria-label': 'Command, rollout or receipt number',
+          placeholder: 'Command, rollout or receipt number',
+          autocomplete: 'off',
+          oninput: (e) => {
+            text = e.target.value;
+            at = 0;
+            self.draw();
+          },
           onkeydown: (e) => {
-            if (e.key === 'ArrowDown') at++; else if (e.key === 'ArrowUp') at--; else if (e.key === 'Enter') { e.preventDefault(); choose(self, hits[at]); return; } else return;
+            if (e.key === 'ArrowDown') at++;
+            else if (e.key === 'ArrowUp') at--;
+            else if (e.key === 'Enter') {
+              e.preventDefault();
+              choose(self, hits[at]);
+              return;
+            } else return;
             e.preventDefault();
             self.draw();
             self.el.querySelector('[aria-selected=true]')?.scrollIntoView({ block: 'nearest' });
           },
         }),
-        h('ul', { id: 'commands', role: 'listbox', 'aria-label': 'Commands' }, hits.map((b, i) => h('li', { id: `command-${i}`, role: 'option', 'aria-selected': i === at ? 'true' : 'false', onclick: () => choose(self, b) },
-          h('span', {}, b.help, b.why?.() ? h('small', { class: 'muted' }, ` — ${b.why()}`) : null), h('span', {}, b.keys ? b.keys.split(' ').map((k) => h('kbd', {}, k)) : null)))),
+        h(
+          'ul',
+          { id: 'commands', role: 'listbox', 'aria-label': 'Commands' },
+          hits.map((b, i) =>
+            h(
+              'li',
+              { id: `command-${i}`, role: 'option', 'aria-selected': i === at ? 'true' : 'false', onclick: () => choose(self, b) },
+              h('span', {}, b.help, b.why?.() ? h('small', { class: 'muted' }, ` — ${b.why()}`) : null),
+              h('span', {}, b.keys ? b.keys.split(' ').map((k) => h('kbd', {}, k)) : null),
+            ),
+          ),
+        ),
         hits.length ? null : h('p', { class: 'empty' }, 'Nothing matches.'),
       ];
     },
@@ -85,17 +125,31 @@ let prefix = '';
 let prefixAt = 0;
 
 // Inside the editor's shadow root the event's target is its host.
-const typing = (e) => e.composedPath().some((el) => el instanceof HTMLElement && (el.isContentEditable || ['INPUT', 'TEXTAREA', 'SELECT'].includes(el.tagName)));
+const typing = (e) =>
+  e
+    .composedPath()
+    .some((el) => el instanceof HTMLElement && (el.isContentEditable || ['INPUT', 'TEXTAREA', 'SELECT'].includes(el.tagName)));
 
 export function listen() {
   document.addEventListener('keydown', (e) => {
-    if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === 'k') { e.preventDefault(); if (!isOpen()) palette(); return; }
+    if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === 'k') {
+      e.preventDefault();
+      if (!isOpen()) palette();
+      return;
+    }
     if (e.ctrlKey || e.metaKey || e.altKey || e.key.length !== 1 || isOpen() || typing(e) || !state.prefs.keys) return;
     const now = Date.now();
     const keys = prefix && now - prefixAt < SEQUENCE_MS ? `${prefix} ${e.key}` : e.key;
     prefix = '';
-    if (e.key === 'g' && keys === 'g') { prefix = 'g'; prefixAt = now; return; }
+    if (e.key === 'g' && keys === 'g') {
+      prefix = 'g';
+      prefixAt = now;
+      return;
+    }
     const b = bindings().find((x) => x.keys === keys);
-    if (b) { e.preventDefault(); b.run(); }
+    if (b) {
+      e.preventDefault();
+      b.run();
+    }
   });
 }

@@ -4,11 +4,24 @@ import { get, setToken } from './api.js';
 import { verbButton } from './actions.js';
 import { confirm, isOpen, redraw as redrawDialog } from './dialog.js';
 import { clock, percent, time } from './format.js';
-import { listen, nextTheme, PLACES } from './keys.js';
+import { listen, nextTheme, palette, PLACES } from './keys.js';
 import { notify, notifyError, say } from './notice.js';
 import { stageText } from './parts.js';
 import { parse } from './router.js';
-import { changed, currentRollout, invalidate, onChange, setPref, state, takeFailure, takeHistory, takeLog, takeReceipt, takeRollout, takeStatus } from './state.js';
+import {
+  changed,
+  currentRollout,
+  invalidate,
+  onChange,
+  setPref,
+  state,
+  takeFailure,
+  takeHistory,
+  takeLog,
+  takeReceipt,
+  takeRollout,
+  takeStatus,
+} from './state.js';
 import { reopen, start } from './stream.js';
 import { h, patch } from './vdom.js';
 import { overview, rolloutView } from './views/rollouts.js';
@@ -18,10 +31,21 @@ import { logView, pipelinesView, sessionsView, tiersView } from './views/machine
 import { helpView } from './views/help.js';
 
 const VIEWS = {
-  '': overview, rollouts: rolloutView, receipts: receiptsView, failures: failuresView, policies: policiesView,
-  sessions: sessionsView, log: logView, tiers: tiersView, pipelines: pipelinesView, help: helpView,
+  '': overview,
+  rollouts: rolloutView,
+  receipts: receiptsView,
+  failures: failuresView,
+  policies: policiesView,
+  sessions: sessionsView,
+  log: logView,
+  tiers: tiersView,
+  pipelines: pipelinesView,
+  help: helpView,
 };
-const NOWHERE = { title: () => 'Not found', render: () => [h('h1', { tabindex: '-1' }, 'No such page'), h('p', {}, h('a', { href: '#/' }, 'Overview'))] };
+const NOWHERE = {
+  title: () => 'Not found',
+  render: () => [h('h1', { tabindex: '-1' }, 'No such page'), h('p', {}, h('a', { href: '#/' }, 'Overview'))],
+};
 const HISTORY_SECONDS = 300;
 const darkSystem = matchMedia('(prefers-color-scheme: dark)');
 let servedVersion = '';
@@ -30,41 +54,119 @@ let newerVersion = '';
 // ---------------------------------------------------------------- the frame
 function news() {
   const { last, stale, open } = state.stream;
-  if (stale) return h('span', { class: 'pill fail badge stale', role: 'status' }, h('span', { 'aria-hidden': 'true' }, '✗ '), `stale since ${clock(last)}`);
-  return h('span', { class: 'pill pass badge', title: `last news ${time(last)}` }, h('span', { class: open ? 'beat' : '', 'aria-hidden': 'true' }, '●'), open ? ' live' : ' connecting');
+  if (stale)
+    return h(
+      'span',
+      { class: 'pill fail badge stale', role: 'status' },
+      h('span', { 'aria-hidden': 'true' }, '✗ '),
+      `stale since ${clock(last)}`,
+    );
+  return h(
+    'span',
+    { class: 'pill pass badge', title: `last news ${time(last)}` },
+    h('span', { class: open ? 'beat' : '', 'aria-hidden': 'true' }, '●'),
+    open ? ' live' : ' connecting',
+  );
 }
+
+// In the top bar where there is room, else in the footer.
+const choices = () => [
+  h(
+    'button',
+    { class: 'plain', title: 'zone of times', onclick: () => setPref('utc', !state.prefs.utc) },
+    state.prefs.utc ? 'UTC' : 'local time',
+  ),
+  h(
+    'button',
+    { class: 'plain', title: 'look: auto, light, dark', 'aria-label': `look: ${state.prefs.theme}`, onclick: nextTheme },
+    { auto: '◐ auto', light: '○ light', dark: '● dark' }[state.prefs.theme],
+  ),
+];
 
 function topBar() {
   const s = state.status;
   const release = s?.release;
   const r = currentRollout();
-  const shown = r?.live && release ? release.stage : release?.stage ?? '…';
-  return h('header', { class: 'top' },
-    h('a', { class: 'brand', href: '#/', 'aria-label': 'Kvasir: overview' }, h('img', { src: 'icon.svg', alt: '', width: 24, height: 24 }), h('b', {}, 'Kvasir')),
-    h('a', { class: `stage ${shown}`, href: r ? `#/rollouts/${r.id}` : '#/rollouts' },
-      h('b', {}, stageText(shown)), release?.fraction > 0 && release.fraction < 1 ? ` ${percent(release.fraction)}` : '', h('span', {}, r?.live ? ` ${release?.name ?? r.name}` : '')),
+  const shown = r?.live && release ? release.stage : (release?.stage ?? '…');
+  return h(
+    'header',
+    { class: 'top' },
+    h(
+      'a',
+      { class: 'brand', href: '#/', 'aria-label': 'Kvasir: overview' },
+      h('img', { src: 'icon.svg', alt: '', width: 24, height: 24 }),
+      h('b', {}, 'Kvasir'),
+    ),
+    h(
+      'a',
+      { class: `stage ${shown}`, href: r ? `#/rollouts/${r.id}` : '#/rollouts' },
+      h('b', {}, stageText(shown)),
+      release?.fraction > 0 && release.fraction < 1 ? ` ${percent(release.fraction)}` : '',
+      h('span', {}, r?.live ? ` ${release?.name ?? r.name}` : ''),
+    ),
     news(),
     s?.demo ? h('span', { class: 'pill info wide-only', title: 'traffic is made by kvasird itself' }, 'demo') : null,
     h('span', { class: 'gap' }),
-    h('button', { class: 'plain wide-only', title: 'zone of times', onclick: () => setPref('utc', !state.prefs.utc) }, state.prefs.utc ? 'UTC' : 'local time'),
-    h('button', { class: 'plain wide-only', title: 'look: auto, light, dark', 'aria-label': `look: ${state.prefs.theme}`, onclick: nextTheme }, { auto: '◐ auto', light: '○ light', dark: '● dark' }[state.prefs.theme]),
-    r?.live ? verbButton(r, 'rollback', 'danger') : null);
+    h('button', { class: 'plain wide-only', title: 'commands (:)', onclick: palette }, 'Commands ', h('kbd', {}, ':')),
+    h('span', { class: 'wide-only' }, choices()),
+    r?.live ? verbButton(r, 'rollback', 'danger') : null,
+  );
 }
 
 function places() {
   const here = state.route.path[0] ?? '';
-  return h('nav', { class: 'places', 'aria-label': 'Places' }, PLACES.map((p) => h('a', { key: p.path, href: p.hash, 'aria-current': p.path === here ? 'page' : null, title: `g ${p.key}` }, p.name)));
+  return h(
+    'nav',
+    { class: 'places', 'aria-label': 'Places' },
+    PLACES.map((p) => h('a', { key: p.path, href: p.hash, 'aria-current': p.path === here ? 'page' : null, title: `g ${p.key}` }, p.name)),
+  );
 }
 
 function banners() {
   const s = state.status;
   return [
-    state.stream.stale ? h('div', { class: 'banner fail', role: 'alert', key: 'stale' }, h('strong', {}, 'Stale. '), `Nothing was heard since ${time(state.stream.last)}; what you see may be old and nothing can be changed here. `,
-      state.stream.error ? `${state.stream.error}. ` : '', 'The way back without this page: ', h('code', {}, 'kvasir rollout rollback'), ' or ', h('code', {}, 'kill -USR1'), ' to kvasird.') : null,
-    newerVersion ? h('div', { class: 'banner warn', key: 'version' }, `kvasird is now version ${newerVersion}. `, h('button', { onclick: () => location.reload() }, 'Reload this page')) : null,
-    s?.live?.exact_mismatches ? h('div', { class: 'banner fail', role: 'alert', key: 'mismatch' }, h('strong', {}, `${s.live.exact_mismatches} exact mismatches. `), 'A token that was promised exact differs from the baseline. ', h('a', { href: '#/failures?reason=EXACT_MISMATCH' }, 'Look at them')) : null,
-    s?.store && s.store.ok === false ? h('div', { class: 'banner fail', role: 'alert', key: 'store' }, h('strong', {}, 'Receipts are not written. '), `${s.store.reason ?? ''}: releases hold, then return to the exact baseline.`) : null,
-    s?.draining ? h('div', { class: 'banner warn', key: 'draining' }, 'kvasird is draining: it finishes what runs and takes nothing new.') : null,
+    state.stream.stale
+      ? h(
+          'div',
+          { class: 'banner fail', role: 'alert', key: 'stale' },
+          h('strong', {}, 'Stale. '),
+          `Nothing was heard since ${time(state.stream.last)}; what you see may be old and nothing can be changed here. `,
+          state.stream.error ? `${state.stream.error}. ` : '',
+          'The way back without this page: ',
+          h('code', {}, 'kvasir rollout rollback'),
+          ' or ',
+          h('code', {}, 'kill -USR1'),
+          ' to kvasird.',
+        )
+      : null,
+    newerVersion
+      ? h(
+          'div',
+          { class: 'banner warn', key: 'version' },
+          `kvasird is now version ${newerVersion}. `,
+          h('button', { onclick: () => location.reload() }, 'Reload this page'),
+        )
+      : null,
+    s?.live?.exact_mismatches
+      ? h(
+          'div',
+          { class: 'banner fail', role: 'alert', key: 'mismatch' },
+          h('strong', {}, `${s.live.exact_mismatches} exact mismatches. `),
+          'A token that was promised exact differs from the baseline. ',
+          h('a', { href: '#/failures?reason=EXACT_MISMATCH' }, 'Look at them'),
+        )
+      : null,
+    s?.store && s.store.ok === false
+      ? h(
+          'div',
+          { class: 'banner fail', role: 'alert', key: 'store' },
+          h('strong', {}, 'Receipts are not written. '),
+          `${s.store.reason ?? ''}: releases hold, then return to the exact baseline.`,
+        )
+      : null,
+    s?.draining
+      ? h('div', { class: 'banner warn', key: 'draining' }, 'kvasird is draining: it finishes what runs and takes nothing new.')
+      : null,
     s?.release?.frozen ? h('div', { class: 'banner warn', key: 'frozen' }, 'Releases are frozen: only rollback is possible.') : null,
   ];
 }
@@ -72,7 +174,12 @@ function banners() {
 function footer() {
   const s = state.status;
   if (!s) return null;
-  return h('footer', {}, `kvasird ${s.version} · ${s.model?.name} · ${s.machine?.isa}, ${s.machine?.threads} threads · CUDA ${s.machine?.cuda} · ${time(s.now)}`);
+  return h(
+    'footer',
+    {},
+    h('span', { class: 'narrow-only' }, choices()),
+    `kvasird ${s.version} · ${s.model?.name} · ${s.machine?.isa}, ${s.machine?.threads} threads · CUDA ${s.machine?.cuda} · ${time(s.now)}`,
+  );
 }
 
 let drawnPath = null;
@@ -81,9 +188,21 @@ function drawPage() {
   const { path, query } = state.route;
   const view = VIEWS[path[0] ?? ''] ?? NOWHERE;
   const at = path.join('/');
-  document.title = `${view.title(path)}${state.status ? ` · ${stageText(state.status.release.stage)}` : ''} · Kvasir`;
+  document.title = `${state.stream.stale ? '✗ stale · ' : ''}${view.title(path)}${state.status ? ` · ${stageText(state.status.release.stage)}` : ''} · Kvasir`;
   patch(document.getElementById('app'), [
-    topBar(), h('div', { class: 'body' }, places(), h('main', { id: 'main', tabindex: '-1' }, banners(), h('div', { class: 'view', 'data-path': at, key: `view:${path[0] ?? ''}:${path[1] ?? ''}` }, view.render(path, query)), footer())),
+    topBar(),
+    h(
+      'div',
+      { class: 'body' },
+      places(),
+      h(
+        'main',
+        { id: 'main', tabindex: '-1' },
+        banners(),
+        h('div', { class: 'view', 'data-path': at, key: `view:${path[0] ?? ''}:${path[1] ?? ''}` }, view.render(path, query)),
+        footer(),
+      ),
+    ),
   ]);
   redrawDialog();
   if (drawnPath !== null && drawnPath !== at && !isOpen() && !document.activeElement?.matches('input')) {
@@ -101,23 +220,61 @@ function drawLook() {
 }
 
 // ---------------------------------------------------------------- news
-const loadRollouts = () => get('rollouts').then((d) => { d.rollouts.forEach(takeRollout); changed(); }, () => {});
-const loadHistory = () => get(`metrics/history?seconds=${HISTORY_SECONDS}`).then((d) => { takeHistory(d); changed(); }, () => {});
+const loadRollouts = () =>
+  get('rollouts').then(
+    (d) => {
+      d.rollouts.forEach(takeRollout);
+      changed();
+    },
+    () => {},
+  );
+const loadHistory = () =>
+  get(`metrics/history?seconds=${HISTORY_SECONDS}`).then(
+    (d) => {
+      takeHistory(d);
+      changed();
+    },
+    () => {},
+  );
 
 function askToken() {
   if (isOpen()) return;
   let text = '';
   confirm({
-    title: 'Token', action: 'Use it',
-    body: () => h('label', { class: 'field' }, h('span', {}, 'This daemon asks for a token. It is kept for this tab only.'), h('input', { type: 'password', autofocus: true, autocomplete: 'off', oninput: (e) => { text = e.target.value; } })),
-    run: async () => { setToken(text); invalidate(''); reopen(); },
+    title: 'Token',
+    action: 'Use it',
+    body: () =>
+      h(
+        'label',
+        { class: 'field' },
+        h('span', {}, 'This daemon asks for a token. It is kept for this tab only.'),
+        h('input', {
+          type: 'password',
+          autofocus: true,
+          autocomplete: 'off',
+          oninput: (e) => {
+            text = e.target.value;
+          },
+        }),
+      ),
+    run: async () => {
+      setToken(text);
+      invalidate('');
+      reopen();
+    },
   });
 }
 
 let greeted = '';
 const on = {
-  open() { invalidate(''); loadRollouts(); loadHistory(); },
-  error(e) { if (e.http === 401 || e.http === 403) askToken(); },
+  open() {
+    invalidate('');
+    loadRollouts();
+    loadHistory();
+  },
+  error(e) {
+    if (e.http === 401 || e.http === 403) askToken();
+  },
   hello(d) {
     if (servedVersion && d.version !== servedVersion) newerVersion = d.version;
     servedVersion ||= d.version;
@@ -131,20 +288,37 @@ const on = {
   rollout(r) {
     const t = takeRollout(r);
     const mine = [...state.busy].some((b) => b.startsWith(`${r.id}/`)); // its own answer reports it
-    if (t && !mine) notify(t.to === 'EXACT_BASELINE' ? 'bad' : 'info', `${r.name}: ${stageText(t.from)} → ${stageText(t.to)}`, `${t.reason === 'OK' ? '' : `${t.reason}, `}${t.detail} (${t.actor})`);
+    if (t && !mine)
+      notify(
+        t.to === 'EXACT_BASELINE' ? 'bad' : 'info',
+        `${r.name}: ${stageText(t.from)} → ${stageText(t.to)}`,
+        `${t.reason === 'OK' ? '' : `${t.reason}, `}${t.detail} (${t.actor})`,
+      );
   },
   log: takeLog,
   receipt: takeReceipt,
   failure: takeFailure,
 };
 
-addEventListener('hashchange', () => { parse(); changed(); });
+addEventListener('hashchange', () => {
+  parse();
+  changed();
+});
 darkSystem.addEventListener('change', changed);
-onChange(() => { drawLook(); drawPage(); });
+onChange(() => {
+  drawLook();
+  drawPage();
+});
 parse();
 drawLook();
 listen();
 document.getElementById('app').replaceChildren();
-get('status').then((s) => { takeStatus(s); changed(); }, (e) => (e.http === 401 ? askToken() : notifyError('Status', e)));
+get('status').then(
+  (s) => {
+    takeStatus(s);
+    changed();
+  },
+  (e) => (e.http === 401 ? askToken() : notifyError('Status', e)),
+);
 start(on);
 changed();

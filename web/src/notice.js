@@ -10,7 +10,8 @@ let box = null;
 // An open dialog makes the rest of the page inert; notes and live regions move into it and back.
 function rehome() {
   const home = document.querySelector('dialog[open]') ?? document.body;
-  for (const el of [box, document.getElementById('polite'), document.getElementById('assertive')]) if (el.parentNode !== home) home.append(el);
+  for (const el of [box, document.getElementById('polite'), document.getElementById('assertive')])
+    if (el.parentNode !== home) home.append(el);
 }
 
 export function draw() {
@@ -20,10 +21,18 @@ export function draw() {
     box.setAttribute('aria-label', 'Results');
   }
   rehome();
-  patch(box, notes.map((n) => h('div', { key: n.id, class: `note ${n.kind}` },
-    h('span', { class: 'glyph', 'aria-hidden': 'true' }, n.kind === 'good' ? '✓' : n.kind === 'bad' ? '✗' : 'i'),
-    h('div', {}, h('strong', {}, n.title), n.text ? h('p', {}, n.text) : null, h('time', {}, clock(n.at))),
-    h('button', { class: 'plain', 'aria-label': `Dismiss: ${n.title}`, onclick: () => drop(n.id) }, '×'))));
+  patch(
+    box,
+    notes.map((n) =>
+      h(
+        'div',
+        { key: n.id, class: `note ${n.kind}` },
+        h('span', { class: 'glyph', 'aria-hidden': 'true' }, n.kind === 'good' ? '✓' : n.kind === 'bad' ? '✗' : 'i'),
+        h('div', {}, h('strong', {}, n.title), n.text ? h('p', {}, n.text) : null, h('time', {}, clock(n.at))),
+        h('button', { class: 'plain', 'aria-label': `Dismiss: ${n.title}`, onclick: () => drop(n.id) }, '×'),
+      ),
+    ),
+  );
 }
 
 function drop(id) {
@@ -35,7 +44,9 @@ function drop(id) {
 export function say(text, urgent = false) {
   const region = document.getElementById(urgent ? 'assertive' : 'polite');
   region.textContent = '';
-  setTimeout(() => { region.textContent = text; }, 30); // emptied first, or the same words twice would be spoken once
+  setTimeout(() => {
+    region.textContent = text;
+  }, 30); // emptied first, or the same words twice would be spoken once
 }
 
 /** kind: good, bad, info. Bad notes stay until they are dismissed. */

@@ -2,7 +2,11 @@
 import { get } from './api.js';
 
 function storedPrefs() {
-  try { return JSON.parse(localStorage.getItem('kvasir.prefs')) ?? {}; } catch { return {}; }
+  try {
+    return JSON.parse(localStorage.getItem('kvasir.prefs')) ?? {};
+  } catch {
+    return {};
+  }
 }
 
 const HISTORY_SECONDS = 300;
@@ -15,7 +19,7 @@ export const state = {
   status: null,
   skewMs: 0, // the daemon's clock minus this one
   rollouts: new Map(),
-  receipts: [],   // newest first, since this page was opened
+  receipts: [], // newest first, since this page was opened
   failures: [],
   log: [],
   history: { t: [], tokens_per_s: [], tpot_p50_ms: [], tpot_p99_ms: [], omitted_mass: [], stage: [] },
@@ -25,28 +29,40 @@ export const state = {
 let draw = () => {};
 let pending = false;
 
-export function onChange(f) { draw = f; }
+export function onChange(f) {
+  draw = f;
+}
 
 const NEWS_MS = 250;
 let newsTimer = 0;
 
 /** Redraws within a quarter of a second: for what the stream brings, however fast. */
 export function changedByNews() {
-  newsTimer ||= setTimeout(() => { newsTimer = 0; changed(); }, NEWS_MS);
+  newsTimer ||= setTimeout(() => {
+    newsTimer = 0;
+    changed();
+  }, NEWS_MS);
 }
 
 /** Redraws once, at the next frame, however often it is called until then. */
 export function changed() {
   if (pending) return;
   pending = true;
-  const run = () => { pending = false; draw(); };
+  const run = () => {
+    pending = false;
+    draw();
+  };
   if (document.hidden) setTimeout(run, 0);
   else requestAnimationFrame(run);
 }
 
 export function setPref(name, value) {
   state.prefs[name] = value;
-  try { localStorage.setItem('kvasir.prefs', JSON.stringify(state.prefs)); } catch { /* private mode: the choice lasts for this page */ }
+  try {
+    localStorage.setItem('kvasir.prefs', JSON.stringify(state.prefs));
+  } catch {
+    /* private mode: the choice lasts for this page */
+  }
   changed();
 }
 
@@ -57,12 +73,25 @@ const RETRY_MS = 5000;
 /** What GET api/v1/PATH answered, fetched when absent or older than `maxAgeMs`: {data, error, loading}. */
 export function resource(path, maxAgeMs = Infinity) {
   let r = cache.get(path);
-  if (!r) cache.set(path, r = { data: null, error: null, loading: false, at: 0 });
+  if (!r) cache.set(path, (r = { data: null, error: null, loading: false, at: 0 }));
   const age = Date.now() - r.at;
   if (!r.loading && age > (r.error ? RETRY_MS : r.at ? maxAgeMs : 0)) {
     r.loading = true;
-    get(path).then((d) => { r.data = d; r.error = null; }, (e) => { r.error = e; })
-      .finally(() => { r.loading = false; r.at = Date.now(); changed(); });
+    get(path)
+      .then(
+        (d) => {
+          r.data = d;
+          r.error = null;
+        },
+        (e) => {
+          r.error = e;
+        },
+      )
+      .finally(() => {
+        r.loading = false;
+        r.at = Date.now();
+        changed();
+      });
   }
   return r;
 }
@@ -117,7 +146,12 @@ export const takeLog = (row) => tail(state.log, row);
 
 /** Refuses a change from a page that no longer shows what is. */
 export function mustBeFresh() {
-  if (state.stream.stale) throw { code: 'STALE', message: 'the stream is silent, so what you see may be old', hint: 'kvasir rollout rollback, or SIGUSR1 to kvasird, work without this page' };
+  if (state.stream.stale)
+    throw {
+      code: 'STALE',
+      message: 'the stream is silent, so what you see may be old',
+      hint: 'kvasir rollout rollback, or SIGUSR1 to kvasird, work without this page',
+    };
 }
 
 /** Rollouts, newest first. */

@@ -31,7 +31,9 @@ function dispatch(lines) {
 async function read(signal) {
   // fetch and not EventSource: only so can a reopened stream send Last-Event-ID and a token.
   const reply = await fetch('api/v1/events', {
-    cache: 'no-store', signal, headers: { accept: 'text/event-stream', ...auth(), ...(lastId ? { 'last-event-id': lastId } : {}) },
+    cache: 'no-store',
+    signal,
+    headers: { accept: 'text/event-stream', ...auth(), ...(lastId ? { 'last-event-id': lastId } : {}) },
   });
   if (!reply.ok) throw Object.assign(new Error(`the stream answered ${reply.status}`), { http: reply.status });
   state.stream.open = true;
@@ -81,7 +83,13 @@ export function start(on) {
   state.stream.last = Date.now();
   reopen();
   document.addEventListener('visibilitychange', () => {
-    if (document.hidden) { abort?.abort(); state.stream.open = false; } else { reopen(); watch(); }
+    if (document.hidden) {
+      abort?.abort();
+      state.stream.open = false;
+    } else {
+      reopen();
+      watch();
+    }
   });
   setInterval(watch, 500);
 }

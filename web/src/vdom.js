@@ -15,9 +15,13 @@ const asNode = (k) => (typeof k === 'object' ? k : { text: String(k) });
 
 function setProp(el, name, value, old) {
   if (name === 'key' || name === 'mount' || name === 'update') return;
-  if (name.startsWith('on')) { el[name] = value ?? null; return; }
+  if (name.startsWith('on')) {
+    el[name] = value ?? null;
+    return;
+  }
   if (value === old) return;
-  if (name === 'style') { // through the CSSOM: the content policy forbids style attributes
+  if (name === 'style') {
+    // through the CSSOM: the content policy forbids style attributes
     for (const k of Object.keys(old ?? {})) if (!(k in (value ?? {}))) el.style.removeProperty(k);
     for (const [k, v] of Object.entries(value ?? {})) if (old?.[k] !== v) el.style.setProperty(k, v);
   } else if (name === 'value' || name === 'checked' || name === 'open' || name === 'indeterminate') {
@@ -75,7 +79,10 @@ function patchKids(parent, kids, svg) {
     if (keyOf(v) === undefined) {
       let at = cursor;
       while (at < loose.length && !sameKind(loose[at].v, v)) at++;
-      if (at < loose.length) { hit = loose[at]; cursor = at + 1; }
+      if (at < loose.length) {
+        hit = loose[at];
+        cursor = at + 1;
+      }
     } else if (hit && !sameKind(hit.v, v)) hit = undefined;
     if (hit && !used.has(hit)) {
       used.add(hit);

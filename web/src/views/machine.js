@@ -13,17 +13,35 @@ export const sessionsView = {
       h('h1', { tabindex: '-1' }, 'Sessions'),
       loaded(resource('sessions', 5000), (d) => {
         const rows = d.sessions.filter((s) => !find || [s.session, s.tenant, s.arm].some((x) => String(x).includes(find)));
-        return card(`${number(d.sessions.length)} sessions`, null,
-          h('label', { class: 'field' }, h('span', {}, 'Session, tenant or arm contains'), h('input', { type: 'search', class: 'first-filter', value: find,
-            oninput: (e) => go('sessions', new URLSearchParams(e.target.value ? { find: e.target.value } : {}), true) })),
-          table({ label: 'Sessions', rows, key: (s) => s.session, empty: 'No session.', columns: [
-            { head: 'session', cell: (s) => h('a', { href: `#/receipts?session=${encodeURIComponent(s.session)}` }, s.session) },
-            { head: 'tenant', cell: (s) => s.tenant || '–' },
-            { head: 'arm', cell: (s) => chip(s.arm, s.arm === 'candidate' ? 'info' : 'none') },
-            { head: 'requests', num: true, cell: (s) => number(s.requests) },
-            { head: 'tokens', num: true, cell: (s) => number(s.tokens) },
-            { head: 'last at', cell: (s) => stamp(s.last_at) },
-          ] }));
+        return card(
+          `${number(d.sessions.length)} sessions`,
+          null,
+          h(
+            'label',
+            { class: 'field' },
+            h('span', {}, 'Session, tenant or arm contains'),
+            h('input', {
+              type: 'search',
+              class: 'first-filter',
+              value: find,
+              oninput: (e) => go('sessions', new URLSearchParams(e.target.value ? { find: e.target.value } : {}), true),
+            }),
+          ),
+          table({
+            label: 'Sessions',
+            rows,
+            key: (s) => s.session,
+            empty: 'No session.',
+            columns: [
+              { head: 'session', cell: (s) => h('a', { href: `#/receipts?session=${encodeURIComponent(s.session)}` }, s.session) },
+              { head: 'tenant', cell: (s) => s.tenant || '–' },
+              { head: 'arm', cell: (s) => chip(s.arm, s.arm === 'candidate' ? 'info' : 'none') },
+              { head: 'requests', num: true, cell: (s) => number(s.requests) },
+              { head: 'tokens', num: true, cell: (s) => number(s.tokens) },
+              { head: 'last at', cell: (s) => stamp(s.last_at) },
+            ],
+          }),
+        );
       }),
     ];
   },
@@ -33,11 +51,20 @@ export const logView = {
   title: () => 'Log',
   render: () => [
     h('h1', { tabindex: '-1' }, 'Log'),
-    card('Since this page was opened, newest first', null, table({ label: 'Log', rows: state.log, empty: 'Nothing was logged since. The whole log is kvasird’s standard error.', columns: [
-      { head: 'at', cell: (l) => stamp(l.at) },
-      { head: 'level', cell: (l) => (l.level ? chip(l.level, { error: 'fail', warn: 'warn' }[l.level] ?? 'none') : '–') },
-      { head: 'line', wide: true, cell: (l) => h('code', {}, l.line) },
-    ] })),
+    card(
+      'Since this page was opened, newest first',
+      null,
+      table({
+        label: 'Log',
+        rows: state.log,
+        empty: 'Nothing was logged since. The whole log is kvasird’s standard error.',
+        columns: [
+          { head: 'at', cell: (l) => stamp(l.at) },
+          { head: 'level', cell: (l) => (l.level ? chip(l.level, { error: 'fail', warn: 'warn' }[l.level] ?? 'none') : '–') },
+          { head: 'line', wide: true, cell: (l) => h('code', {}, l.line) },
+        ],
+      }),
+    ),
   ],
 };
 
@@ -46,14 +73,35 @@ function tierCard(t) {
   const used = t.capacity_bytes ? t.used_bytes / t.capacity_bytes : 0;
   const asked = t.hits + t.misses;
   const look = used > 0.95 ? 'fail' : used > 0.85 ? 'warn' : '';
-  return h('section', { class: 'card', key: t.name },
-    h('header', {}, h('h2', {}, t.name), h('div', { class: 'tools' }, t.emulated ? chip('emulated', 'warn', 'a model of a device in memory, not a device') : null, t.failures ? chip(`${number(t.failures)} failure${t.failures === 1 ? '' : 's'}`, 'fail') : null)),
-    h('div', { class: `share ${look}`, role: 'img', 'aria-label': `${percent(used)} of ${bytes(t.capacity_bytes)} used` },
-      h('div', { class: 'bar' }, h('div', { style: { width: `${Math.min(100, used * 100)}%` } })), h('p', {}, h('span', {}, h('strong', {}, percent(used)), ` ${bytes(t.used_bytes)}`), h('span', {}, `of ${bytes(t.capacity_bytes)}`))),
+  return h(
+    'section',
+    { class: 'card', key: t.name },
+    h(
+      'header',
+      {},
+      h('h2', {}, t.name),
+      h(
+        'div',
+        { class: 'tools' },
+        t.emulated ? chip('emulated', 'warn', 'a model of a device in memory, not a device') : null,
+        t.failures ? chip(`${number(t.failures)} failure${t.failures === 1 ? '' : 's'}`, 'fail') : null,
+      ),
+    ),
+    h(
+      'div',
+      { class: `share ${look}`, role: 'img', 'aria-label': `${percent(used)} of ${bytes(t.capacity_bytes)} used` },
+      h('div', { class: 'bar' }, h('div', { style: { width: `${Math.min(100, used * 100)}%` } })),
+      h('p', {}, h('span', {}, h('strong', {}, percent(used)), ` ${bytes(t.used_bytes)}`), h('span', {}, `of ${bytes(t.capacity_bytes)}`)),
+    ),
     facts([
-      ['persistent', bytes(t.persistent_bytes)], ['staging', bytes(t.staging_bytes)], ['hit rate', asked ? `${percent(t.hits / asked)} of ${number(asked)}` : '–'],
-      ['in', bytes(t.bytes_in)], ['out', bytes(t.bytes_out)], ['in flight', number(t.transfers_in_flight)],
-    ]));
+      ['persistent', bytes(t.persistent_bytes)],
+      ['staging', bytes(t.staging_bytes)],
+      ['hit rate', asked ? `${percent(t.hits / asked)} of ${number(asked)}` : '–'],
+      ['in', bytes(t.bytes_in)],
+      ['out', bytes(t.bytes_out)],
+      ['in flight', number(t.transfers_in_flight)],
+    ]),
+  );
 }
 
 // Two bars a layer on one scale: the planner's prediction behind, the measurement before it.
@@ -63,10 +111,36 @@ function stalls(layers) {
   const max = Math.max(1, ...layers.flatMap((l) => [l.stall_us, l.predicted_stall_us]));
   const step = W / layers.length;
   const bar = (v) => Math.max(1, (v / max) * (H - 8));
-  return h('svg', { viewBox: `0 0 ${W} ${H}`, class: 'bars', preserveAspectRatio: 'none', role: 'img', 'aria-label': `Stall per layer, measured against predicted, at most ${us(max)}; figures in the table below` },
-    layers.map((l, i) => h('g', { key: l.layer },
-      h('rect', { x: i * step + step * 0.12, y: H - bar(l.predicted_stall_us), width: step * 0.36, height: bar(l.predicted_stall_us), class: 'fill line-strong' }),
-      h('rect', { x: i * step + step * 0.5, y: H - bar(l.stall_us), width: step * 0.36, height: bar(l.stall_us), class: 'fill series-1' }))));
+  return h(
+    'svg',
+    {
+      viewBox: `0 0 ${W} ${H}`,
+      class: 'bars',
+      preserveAspectRatio: 'none',
+      role: 'img',
+      'aria-label': `Stall per layer, measured against predicted, at most ${us(max)}; figures in the table below`,
+    },
+    layers.map((l, i) =>
+      h(
+        'g',
+        { key: l.layer },
+        h('rect', {
+          x: i * step + step * 0.12,
+          y: H - bar(l.predicted_stall_us),
+          width: step * 0.36,
+          height: bar(l.predicted_stall_us),
+          class: 'fill line-strong',
+        }),
+        h('rect', {
+          x: i * step + step * 0.5,
+          y: H - bar(l.stall_us),
+          width: step * 0.36,
+          height: bar(l.stall_us),
+          class: 'fill series-1',
+        }),
+      ),
+    ),
+  );
 }
 
 export const tiersView = {
@@ -78,13 +152,32 @@ export const tiersView = {
     return [
       h('h1', { tabindex: '-1' }, 'Tiers'),
       s ? h('div', { class: 'cards' }, (s.tiers ?? []).map(tierCard)) : h('p', { class: 'empty' }, 'Loading…'),
-      layers.length ? card('Stall per layer', h('ul', { class: 'legend' },
-        h('li', {}, h('span', { class: 'swatch line-strong' }), ` predicted ${us(sum('predicted_stall_us'))}`), h('li', {}, h('span', { class: 'swatch series-1' }), ` measured ${us(sum('stall_us'))}`)),
-      stalls(layers), table({ label: 'Layers', rows: layers, key: (l) => l.layer, stack: false, columns: [
-        { head: 'layer', num: true, cell: (l) => l.layer }, { head: 'fetch', num: true, cell: (l) => us(l.fetch_us) }, { head: 'compute', num: true, cell: (l) => us(l.compute_us) },
-        { head: 'stall', num: true, cell: (l) => us(l.stall_us) }, { head: 'predicted', num: true, cell: (l) => us(l.predicted_stall_us) },
-        { head: 'difference', num: true, cell: (l) => us(l.stall_us - l.predicted_stall_us) },
-      ] })) : null,
+      layers.length
+        ? card(
+            'Stall per layer',
+            h(
+              'ul',
+              { class: 'legend' },
+              h('li', {}, h('span', { class: 'swatch line-strong' }), ` predicted ${us(sum('predicted_stall_us'))}`),
+              h('li', {}, h('span', { class: 'swatch series-1' }), ` measured ${us(sum('stall_us'))}`),
+            ),
+            stalls(layers),
+            table({
+              label: 'Layers',
+              rows: layers,
+              key: (l) => l.layer,
+              stack: false,
+              columns: [
+                { head: 'layer', num: true, cell: (l) => l.layer },
+                { head: 'fetch', num: true, cell: (l) => us(l.fetch_us) },
+                { head: 'compute', num: true, cell: (l) => us(l.compute_us) },
+                { head: 'stall', num: true, cell: (l) => us(l.stall_us) },
+                { head: 'predicted', num: true, cell: (l) => us(l.predicted_stall_us) },
+                { head: 'difference', num: true, cell: (l) => us(l.stall_us - l.predicted_stall_us) },
+              ],
+            }),
+          )
+        : null,
     ];
   },
 };
@@ -93,15 +186,60 @@ export const tiersView = {
 const FIELDS = ['support', 'representation', 'tier', 'unit', 'index', 'update_phase', 'compute_site', 'exactness', 'fallback', 'workload'];
 
 function onePipeline(p) {
-  return h('div', { class: 'columns' }, h('div', {},
-    card('Contract', null, facts(FIELDS.map((f) => [f.replace('_', ' '), f === 'exactness' ? contractChip(p[f]) : p[f]]))),
-    card('Parameters', null, table({ label: 'Parameters', rows: p.params ?? [], key: (x) => x.name, empty: 'None.', columns: [
-      { head: 'name', cell: (x) => h('code', {}, x.name) }, { head: 'default', num: true, cell: (x) => String(x.default) }, { head: 'range', num: true, cell: (x) => (x.min === null || x.min === undefined ? '–' : `${number(x.min)} … ${number(x.max)}`) },
-      { head: 'unit', cell: (x) => x.unit || '–' }, { head: 'source', cell: (x) => x.source || '–' }, { head: 'what it does', wide: true, cell: (x) => x.help },
-    ] }))),
-  h('div', {}, card('Where it comes from', null, facts([['section', p.section], ['provenance', p.provenance], ['selector', p.selector || 'none'], ['placement', p.placement], ['built', p.built ? 'yes' : 'not yet']]),
-    h('p', { class: 'row' }, p.built ? h('a', { class: 'button primary', href: `#/rollouts/new?pipeline=${encodeURIComponent(p.name)}` }, 'New rollout with it') : h('span', { class: 'muted' }, 'It is registered and has no implementation yet.'),
-      h('a', { class: 'button', href: '#/pipelines' }, 'All pipelines')))));
+  return h(
+    'div',
+    { class: 'columns' },
+    h(
+      'div',
+      {},
+      card('Contract', null, facts(FIELDS.map((f) => [f.replace('_', ' '), f === 'exactness' ? contractChip(p[f]) : p[f]]))),
+      card(
+        'Parameters',
+        null,
+        table({
+          label: 'Parameters',
+          rows: p.params ?? [],
+          key: (x) => x.name,
+          empty: 'None.',
+          columns: [
+            { head: 'name', cell: (x) => h('code', {}, x.name) },
+            { head: 'default', num: true, cell: (x) => String(x.default) },
+            {
+              head: 'range',
+              num: true,
+              cell: (x) => (x.min === null || x.min === undefined ? '–' : `${number(x.min)} … ${number(x.max)}`),
+            },
+            { head: 'unit', cell: (x) => x.unit || '–' },
+            { head: 'source', cell: (x) => x.source || '–' },
+            { head: 'what it does', wide: true, cell: (x) => x.help },
+          ],
+        }),
+      ),
+    ),
+    h(
+      'div',
+      {},
+      card(
+        'Where it comes from',
+        null,
+        facts([
+          ['section', p.section],
+          ['provenance', p.provenance],
+          ['selector', p.selector || 'none'],
+          ['placement', p.placement],
+          ['built', p.built ? 'yes' : 'not yet'],
+        ]),
+        h(
+          'p',
+          { class: 'row' },
+          p.built
+            ? h('a', { class: 'button primary', href: `#/rollouts/new?pipeline=${encodeURIComponent(p.name)}` }, 'New rollout with it')
+            : h('span', { class: 'muted' }, 'It is registered and has no implementation yet.'),
+          h('a', { class: 'button', href: '#/pipelines' }, 'All pipelines'),
+        ),
+      ),
+    ),
+  );
 }
 
 export const pipelinesView = {
@@ -110,17 +248,32 @@ export const pipelinesView = {
     const all = resource('pipelines');
     const p = all.data?.pipelines.find((x) => x.name === name);
     const heading = h('h1', { tabindex: '-1' }, name ? [p?.title ?? name, ' ', h('small', {}, name)] : 'Pipelines');
-    return [heading, loaded(all, (d) => {
-      if (p) return onePipeline(p);
-      if (name) return h('p', { class: 'banner fail' }, `No pipeline is called ${name}. `, h('a', { href: '#/pipelines' }, 'All pipelines'));
-      return card(`${d.pipelines.length} pipelines, one contract`, null, table({
-        label: 'Pipelines', rows: d.pipelines, key: (x) => x.name, columns: [
-          { head: 'pipeline', cell: (x) => h('a', { href: `#/pipelines/${x.name}` }, x.title ?? x.name) },
-          { head: 'exactness', cell: (x) => contractChip(x.exactness) },
-          { head: 'built', cell: (x) => (x.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
-          { head: 'placement', cell: (x) => x.placement }, { head: 'selector', cell: (x) => x.selector || '–' }, { head: 'unit', cell: (x) => x.unit },
-          { head: 'tiers', cell: (x) => x.tier }, { head: 'fallback', wide: true, cell: (x) => x.fallback },
-        ] }));
-    })];
+    return [
+      heading,
+      loaded(all, (d) => {
+        if (p) return onePipeline(p);
+        if (name)
+          return h('p', { class: 'banner fail' }, `No pipeline is called ${name}. `, h('a', { href: '#/pipelines' }, 'All pipelines'));
+        return card(
+          `${d.pipelines.length} pipelines, one contract`,
+          null,
+          table({
+            label: 'Pipelines',
+            rows: d.pipelines,
+            key: (x) => x.name,
+            columns: [
+              { head: 'pipeline', cell: (x) => h('a', { href: `#/pipelines/${x.name}` }, x.title ?? x.name) },
+              { head: 'exactness', cell: (x) => contractChip(x.exactness) },
+              { head: 'built', cell: (x) => (x.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
+              { head: 'placement', cell: (x) => x.placement },
+              { head: 'selector', cell: (x) => x.selector || '–' },
+              { head: 'unit', cell: (x) => x.unit },
+              { head: 'tiers', cell: (x) => x.tier },
+              { head: 'fallback', wide: true, cell: (x) => x.fallback },
+            ],
+          }),
+        );
+      }),
+    ];
   },
 };

@@ -21,7 +21,13 @@ function draft(kind) {
   return drafts.get(kind);
 }
 function setDraft(kind, text, active) {
-  if (text === active) { drafts.delete(kind); sessionStorage.removeItem(draftKey(kind)); } else { drafts.set(kind, text); sessionStorage.setItem(draftKey(kind), text); }
+  if (text === active) {
+    drafts.delete(kind);
+    sessionStorage.removeItem(draftKey(kind));
+  } else {
+    drafts.set(kind, text);
+    sessionStorage.setItem(draftKey(kind), text);
+  }
   changed();
 }
 
@@ -51,10 +57,16 @@ function changedLines(a, b) {
 function activate(p, text) {
   const { added, gone } = changedLines(p.source, text);
   confirm({
-    title: `Activate this ${p.kind} policy?`, action: 'Activate',
+    title: `Activate this ${p.kind} policy?`,
+    action: 'Activate',
     body: () => [
       h('p', {}, 'It replaces ', h('strong', {}, p.name), ' ', digest(p.version), ' for every decision from now on.'),
-      h('p', {}, `${added} line${added === 1 ? '' : 's'} added, ${gone} removed. The daemon checks it first and refuses it with a reason otherwise.`)],
+      h(
+        'p',
+        {},
+        `${added} line${added === 1 ? '' : 's'} added, ${gone} removed. The daemon checks it first and refuses it with a reason otherwise.`,
+      ),
+    ],
     run: async () => {
       mustBeFresh();
       const now = await post(`policies/${p.kind}/activate`, { source: text });
@@ -69,15 +81,26 @@ function activate(p, text) {
 function editorBox(p) {
   const mount = (el) => {
     let gone = false;
-    import('./editor.js').then(({ edit }) => {
-      if (gone) return;
-      const text = draft(p.kind) ?? p.source;
-      const e = edit(el, { source: text, label: `Source of the ${p.kind} policy`, onedit: (t) => setDraft(p.kind, t, current(p.kind)?.source) });
-      editors.set(p.kind, e);
-      if (comparing) e.compare(p.source);
-      changed();
-    }, () => notify('bad', 'The editor did not load', 'reload the page'));
-    return () => { gone = true; editors.get(p.kind)?.destroy(); editors.delete(p.kind); };
+    import('./editor.js').then(
+      ({ edit }) => {
+        if (gone) return;
+        const text = draft(p.kind) ?? p.source;
+        const e = edit(el, {
+          source: text,
+          label: `Source of the ${p.kind} policy`,
+          onedit: (t) => setDraft(p.kind, t, current(p.kind)?.source),
+        });
+        editors.set(p.kind, e);
+        if (comparing) e.compare(p.source);
+        changed();
+      },
+      () => notify('bad', 'The editor did not load', 'reload the page'),
+    );
+    return () => {
+      gone = true;
+      editors.get(p.kind)?.destroy();
+      editors.delete(p.kind);
+    };
   };
   return h('div', { class: 'editor', key: p.kind, mount });
 }
@@ -92,17 +115,78 @@ function one(kind) {
     const stale = state.stream.stale;
     const why = stale ? 'what you see is stale' : !dirty ? 'nothing differs from ACTIVE' : '';
     return [
-      h('div', { class: 'row spread' }, h('p', { class: 'row' }, h('strong', {}, p.name), chip(p.state, p.state === 'ACTIVE' ? 'pass' : 'none'), digest(p.version), h('span', { class: 'muted' }, 'since ', stamp(p.activated_at)),
-        p.faults ? chip(`${number(p.faults)} faults`, 'fail') : null, dirty ? chip('edited', 'warn') : null),
-      h('div', { class: 'row' },
-        h('label', { class: 'toggle' }, h('input', { type: 'checkbox', checked: comparing, onchange: (e) => { comparing = e.target.checked; editors.get(kind)?.compare(comparing ? p.source : null); changed(); } }), ' Difference from ACTIVE'),
-        h('button', { 'aria-disabled': dirty ? null : 'true', title: dirty ? '' : 'nothing differs from ACTIVE', onclick: () => { if (dirty) { editors.get(kind)?.setText(p.source); notify('info', 'The edit is gone', 'the text is ACTIVE again; undo brings it back'); } } }, 'Discard edit'),
-        h('button', { class: 'check', onclick: () => check(kind, draft(kind) ?? p.source) }, 'Check'),
-        h('button', { class: 'primary activate', 'aria-disabled': why ? 'true' : null, title: why, onclick: () => (why ? notify('info', 'Activate is not possible', why) : activate(p, draft(kind))) }, 'Activate'))),
-      c ? h('p', { class: `health ${c.text !== text ? 'none' : c.ok ? 'pass' : 'fail'}` }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, c.ok ? '✓' : '✗'),
-        h('strong', {}, c.text !== text ? 'Checked before the last edit' : c.ok ? 'Sound' : 'Refused'), h('span', {}, c.message)) : null,
+      h(
+        'div',
+        { class: 'row spread' },
+        h(
+          'p',
+          { class: 'row' },
+          h('strong', {}, p.name),
+          chip(p.state, p.state === 'ACTIVE' ? 'pass' : 'none'),
+          digest(p.version),
+          h('span', { class: 'muted' }, 'since ', stamp(p.activated_at)),
+          p.faults ? chip(`${number(p.faults)} faults`, 'fail') : null,
+          dirty ? chip('edited', 'warn') : null,
+        ),
+        h(
+          'div',
+          { class: 'row' },
+          h(
+            'label',
+            { class: 'toggle' },
+            h('input', {
+              type: 'checkbox',
+              checked: comparing,
+              onchange: (e) => {
+                comparing = e.target.checked;
+                editors.get(kind)?.compare(comparing ? p.source : null);
+                changed();
+              },
+            }),
+            ' Difference from ACTIVE',
+          ),
+          h(
+            'button',
+            {
+              'aria-disabled': dirty ? null : 'true',
+              title: dirty ? '' : 'nothing differs from ACTIVE',
+              onclick: () => {
+                if (dirty) {
+                  editors.get(kind)?.setText(p.source);
+                  notify('info', 'The edit is gone', 'the text is ACTIVE again; undo brings it back');
+                }
+              },
+            },
+            'Discard edit',
+          ),
+          h('button', { class: 'check', onclick: () => check(kind, draft(kind) ?? p.source) }, 'Check'),
+          h(
+            'button',
+            {
+              class: 'primary activate',
+              'aria-disabled': why ? 'true' : null,
+              title: why,
+              onclick: () => (why ? notify('info', 'Activate is not possible', why) : activate(p, draft(kind))),
+            },
+            'Activate',
+          ),
+        ),
+      ),
+      c
+        ? h(
+            'p',
+            { class: `health ${c.text !== text ? 'none' : c.ok ? 'pass' : 'fail'}` },
+            h('span', { class: 'glyph', 'aria-hidden': 'true' }, c.ok ? '✓' : '✗'),
+            h('strong', {}, c.text !== text ? 'Checked before the last edit' : c.ok ? 'Sound' : 'Refused'),
+            h('span', {}, c.message),
+          )
+        : null,
       editorBox(p),
-      h('p', { class: 'muted' }, 'A policy is a pure function of its argument: no files, no clock, no network. Escape, then Tab leaves the editor.'),
+      h(
+        'p',
+        { class: 'muted' },
+        'A policy is a pure function of its argument: no files, no clock, no network. Escape, then Tab leaves the editor.',
+      ),
     ];
   });
 }
@@ -114,15 +198,28 @@ export const policiesView = {
     return [
       h('h1', { tabindex: '-1' }, kind ? `${kind[0].toUpperCase()}${kind.slice(1)} policy` : 'Policies'),
       kind ? card('Source', h('a', { class: 'button', href: '#/policies' }, 'All policies'), one(kind)) : null,
-      kind ? null : card('Versions', null, loaded(list, (d) => table({
-        label: 'Policies', rows: d.policies, key: (p) => p.kind + p.version, current: (p) => p.state === 'ACTIVE', columns: [
-          { head: 'kind', cell: (p) => h('a', { href: `#/policies/${p.kind}` }, p.kind) },
-          { head: 'name', cell: (p) => p.name },
-          { head: 'version', cell: (p) => digest(p.version) },
-          { head: 'state', cell: (p) => chip(p.state, p.state === 'ACTIVE' ? 'pass' : 'none') },
-          { head: 'activated', cell: (p) => stamp(p.activated_at) },
-          { head: 'faults', num: true, cell: (p) => (p.faults ? h('span', { class: 'fail-text' }, number(p.faults)) : '0') },
-        ] }))),
+      kind
+        ? null
+        : card(
+            'Versions',
+            null,
+            loaded(list, (d) =>
+              table({
+                label: 'Policies',
+                rows: d.policies,
+                key: (p) => p.kind + p.version,
+                current: (p) => p.state === 'ACTIVE',
+                columns: [
+                  { head: 'kind', cell: (p) => h('a', { href: `#/policies/${p.kind}` }, p.kind) },
+                  { head: 'name', cell: (p) => p.name },
+                  { head: 'version', cell: (p) => digest(p.version) },
+                  { head: 'state', cell: (p) => chip(p.state, p.state === 'ACTIVE' ? 'pass' : 'none') },
+                  { head: 'activated', cell: (p) => stamp(p.activated_at) },
+                  { head: 'faults', num: true, cell: (p) => (p.faults ? h('span', { class: 'fail-text' }, number(p.faults)) : '0') },
+                ],
+              }),
+            ),
+          ),
     ];
   },
 };

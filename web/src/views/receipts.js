@@ -23,7 +23,9 @@ async function verify() {
     verified = await get('receipts/verify');
     if (verified.verified) notify('good', 'Receipts verify', `${number(verified.rows)} rows, head ${verified.head.slice(0, 12)}`);
     else notify('bad', 'Receipts do not verify', `${verified.reason} at ${verified.at}: ${verified.detail}`);
-  } catch (e) { notifyError('Verify', e); }
+  } catch (e) {
+    notifyError('Verify', e);
+  }
   verifying = false;
   changed();
 }
@@ -31,20 +33,50 @@ async function verify() {
 // What the filters can complete: reasons from the one list, kinds from what was seen.
 function suggestions(rows) {
   const kinds = [...new Set([...state.receipts, ...rows].map((r) => r.kind))].sort();
-  return [h('datalist', { id: 'kinds' }, kinds.map((k) => h('option', { key: k, value: k }))), h('datalist', { id: 'reasons' }, reasons.map((r) => h('option', { key: r.code, value: r.code })))];
+  return [
+    h(
+      'datalist',
+      { id: 'kinds' },
+      kinds.map((k) => h('option', { key: k, value: k })),
+    ),
+    h(
+      'datalist',
+      { id: 'reasons' },
+      reasons.map((r) => h('option', { key: r.code, value: r.code })),
+    ),
+  ];
 }
 
 function filterForm(q, rows) {
   const set = (name, value) => {
     const next = new URLSearchParams(q);
     next.delete('before');
-    if (value) next.set(name, value); else next.delete(name);
+    if (value) next.set(name, value);
+    else next.delete(name);
     go('receipts', next);
   };
-  return h('form', { class: 'filters', role: 'search', 'aria-label': 'Filter receipts', onsubmit: (e) => e.preventDefault() },
-    FILTERS.map((name, i) => h('label', { class: 'field', key: name }, h('span', {}, name),
-      h('input', { type: 'search', value: q.get(name) ?? '', class: i === 0 ? 'first-filter' : '', autocomplete: 'off', spellcheck: 'false', list: `${name}s`, onchange: (e) => set(name, e.target.value.trim()) }))),
-    h('button', { type: 'button', onclick: () => go('receipts', new URLSearchParams()) }, 'Clear'), suggestions(rows));
+  return h(
+    'form',
+    { class: 'filters', role: 'search', 'aria-label': 'Filter receipts', onsubmit: (e) => e.preventDefault() },
+    FILTERS.map((name, i) =>
+      h(
+        'label',
+        { class: 'field', key: name },
+        h('span', {}, name),
+        h('input', {
+          type: 'search',
+          value: q.get(name) ?? '',
+          class: i === 0 ? 'first-filter' : '',
+          autocomplete: 'off',
+          spellcheck: 'false',
+          list: `${name}s`,
+          onchange: (e) => set(name, e.target.value.trim()),
+        }),
+      ),
+    ),
+    h('button', { type: 'button', onclick: () => go('receipts', new URLSearchParams()) }, 'Clear'),
+    suggestions(rows),
+  );
 }
 
 const matches = (row, q) => FILTERS.every((f) => !q.get(f) || String(row[f]) === q.get(f));
@@ -71,17 +103,42 @@ function listView(q) {
   if (fresh.length > PAGE_ROWS) resource(`receipts?${ask}`, HURRY_MS); // before the tail that is kept here has a gap
   return [
     h('h1', { tabindex: '-1' }, 'Receipts'),
-    card('Find', [h('a', { class: 'button', href: '#/receipts?kind=AUDIT' }, 'Operators’ writes'), h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain')], filterForm(q, page.data?.receipts ?? []),
-      verified ? h('p', { class: `health ${verified.verified ? 'pass' : 'fail'}` }, h('span', { class: 'glyph', 'aria-hidden': 'true' }, verified.verified ? '✓' : '✗'),
-        h('strong', {}, verified.verified ? 'The chain verifies' : 'The chain does not verify'),
-        h('span', {}, verified.verified ? [`${number(verified.rows)} rows, head `, digest(verified.head)] : `${verified.reason} at receipt ${verified.at}: ${verified.detail}`)) : null),
-    card(q.has('before') ? `Before ${q.get('before')}` : 'Newest first', null, loaded(page, (d) => {
-      const rows = [...fresh, ...d.receipts].slice(0, 2 * PAGE_ROWS);
-      return [
-        table({ label: 'Receipts', rows, key: (r) => r.id, columns, empty: 'No receipt matches.' }),
-        d.receipts.length === PAGE_ROWS ? h('p', { class: 'row end' }, h('a', { class: 'button', href: `#/receipts?${withBefore(q, rows.at(-1).id)}` }, 'Older')) : null,
-      ];
-    })),
+    card(
+      'Find',
+      [
+        h('a', { class: 'button', href: '#/receipts?kind=AUDIT' }, 'Operators’ writes'),
+        h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'),
+      ],
+      filterForm(q, page.data?.receipts ?? []),
+      verified
+        ? h(
+            'p',
+            { class: `health ${verified.verified ? 'pass' : 'fail'}` },
+            h('span', { class: 'glyph', 'aria-hidden': 'true' }, verified.verified ? '✓' : '✗'),
+            h('strong', {}, verified.verified ? 'The chain verifies' : 'The chain does not verify'),
+            h(
+              'span',
+              {},
+              verified.verified
+                ? [`${number(verified.rows)} rows, head `, digest(verified.head)]
+                : `${verified.reason} at receipt ${verified.at}: ${verified.detail}`,
+            ),
+          )
+        : null,
+    ),
+    card(
+      q.has('before') ? `Before ${q.get('before')}` : 'Newest first',
+      null,
+      loaded(page, (d) => {
+        const rows = [...fresh, ...d.receipts].slice(0, 2 * PAGE_ROWS);
+        return [
+          table({ label: 'Receipts', rows, key: (r) => r.id, columns, empty: 'No receipt matches.' }),
+          d.receipts.length === PAGE_ROWS
+            ? h('p', { class: 'row end' }, h('a', { class: 'button', href: `#/receipts?${withBefore(q, rows.at(-1).id)}` }, 'Older'))
+            : null,
+        ];
+      }),
+    ),
   ];
 }
 
@@ -97,28 +154,71 @@ const restsOn = (x) => (/^\d+$/.test(x.id) ? link('receipts', x.id) : digest(Str
 function one(id) {
   return [
     h('h1', { tabindex: '-1' }, `Receipt ${id}`),
-    loaded(resource(`receipts/${encodeURIComponent(id)}`), (r) => h('div', { class: 'columns' }, h('div', {},
-      card('What it says', null, facts([
-        ['at', stamp(r.at)], ['kind', r.kind], ['reason', [reason(r.reason), ' ', h('span', { class: 'muted' }, meaning(r.reason))]], ['detail', r.detail],
-        ['contract asked', contractChip(r.contract)], ['contract published', contractChip(r.published)],
-        ['request', r.request ? h('a', { href: `#/receipts?request=${encodeURIComponent(r.request)}` }, r.request) : null],
-        ['rollout', link('rollouts', r.rollout)], ['epoch', number(r.epoch)], ['tenant', r.tenant || null],
-        ['session', r.session ? h('a', { href: `#/receipts?session=${encodeURIComponent(r.session)}` }, r.session) : null],
-        ['tokens', number(r.tokens)], ['rows', r.rows_total ? `${number(r.rows)} of ${number(r.rows_total)}` : number(r.rows)], ['bytes', bytes(r.bytes)], ['value', number(r.value)],
-        ...['layer', 'kv_head', 'q_head', 'position'].filter((k) => r[k] !== undefined).map((k) => [k.replace('_', ' '), number(r[k])]),
-        ['content digest', digest(r.digest)], ['chain hash', digest(r.hash)],
-      ]))), h('div', {},
-      card('What it rests on', null, table({ label: 'What this receipt rests on', rows: r.rests_on ?? [], key: (x) => x.kind + x.id + x.title, empty: 'Nothing: it is a root.', columns: [
-        { head: 'kind', cell: (x) => x.kind }, { head: 'id', cell: restsOn }, { head: 'what', wide: true, cell: (x) => x.title },
-      ] }), h('p', { class: 'row' }, h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'),
-        h('a', { class: 'button', href: '#/receipts' }, 'All receipts')))))),
+    loaded(resource(`receipts/${encodeURIComponent(id)}`), (r) =>
+      h(
+        'div',
+        { class: 'columns' },
+        h(
+          'div',
+          {},
+          card(
+            'What it says',
+            null,
+            facts([
+              ['at', stamp(r.at)],
+              ['kind', r.kind],
+              ['reason', [reason(r.reason), ' ', h('span', { class: 'muted' }, meaning(r.reason))]],
+              ['detail', r.detail],
+              ['contract asked', contractChip(r.contract)],
+              ['contract published', contractChip(r.published)],
+              ['request', r.request ? h('a', { href: `#/receipts?request=${encodeURIComponent(r.request)}` }, r.request) : null],
+              ['rollout', link('rollouts', r.rollout)],
+              ['epoch', number(r.epoch)],
+              ['tenant', r.tenant || null],
+              ['session', r.session ? h('a', { href: `#/receipts?session=${encodeURIComponent(r.session)}` }, r.session) : null],
+              ['tokens', number(r.tokens)],
+              ['rows', r.rows_total ? `${number(r.rows)} of ${number(r.rows_total)}` : number(r.rows)],
+              ['bytes', bytes(r.bytes)],
+              ['value', number(r.value)],
+              ...['layer', 'kv_head', 'q_head', 'position']
+                .filter((k) => r[k] !== undefined)
+                .map((k) => [k.replace('_', ' '), number(r[k])]),
+              ['content digest', digest(r.digest)],
+              ['chain hash', digest(r.hash)],
+            ]),
+          ),
+        ),
+        h(
+          'div',
+          {},
+          card(
+            'What it rests on',
+            null,
+            table({
+              label: 'What this receipt rests on',
+              rows: r.rests_on ?? [],
+              key: (x) => x.kind + x.id + x.title,
+              empty: 'Nothing: it is a root.',
+              columns: [
+                { head: 'kind', cell: (x) => x.kind },
+                { head: 'id', cell: restsOn },
+                { head: 'what', wide: true, cell: (x) => x.title },
+              ],
+            }),
+            h(
+              'p',
+              { class: 'row' },
+              h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'),
+              h('a', { class: 'button', href: '#/receipts' }, 'All receipts'),
+            ),
+          ),
+        ),
+      ),
+    ),
   ];
 }
 
-export const receiptsView = {
-  title: ([, id]) => (id ? `Receipt ${id}` : 'Receipts'),
-  render: ([, id], q) => (id ? one(id) : listView(q)),
-};
+export const receiptsView = { title: ([, id]) => (id ? `Receipt ${id}` : 'Receipts'), render: ([, id], q) => (id ? one(id) : listView(q)) };
 
 export const failuresView = {
   title: () => 'Failures',
@@ -133,18 +233,55 @@ export const failuresView = {
         const count = new Map();
         for (const f of rows) count.set(f.reason, (count.get(f.reason) ?? 0) + 1);
         return [
-          h('nav', { class: 'row chips', 'aria-label': 'By reason' }, h('a', { class: 'button', href: '#/failures', 'aria-current': q.size ? null : 'true' }, `all ${rows.length}`),
-            [...count].sort((a, b) => b[1] - a[1]).map(([code, n]) => h('a', { key: code, class: 'button', title: meaning(code), href: `#/failures?reason=${code}`, 'aria-current': q.get('reason') === code ? 'true' : null }, `${code} ${n}`))),
-          card(q.size ? [...q].map(([k, v]) => `${k} ${v}`).join(', ') : 'Newest first', q.size ? h('a', { class: 'button', href: '#/failures' }, 'Show all') : null,
-            table({ label: 'Failures', rows: rows.filter(wanted), key: (f) => f.id, empty: 'No failure. That is the good case.', columns: [
-              { head: 'at', cell: (f) => stamp(f.at) },
-              { head: 'reason', cell: (f) => reason(f.reason) },
-              { head: 'class', cell: (f) => f.class },
-              { head: 'what happened', wide: true, cell: (f) => [h('span', {}, f.meaning || meaning(f.reason)), f.detail ? h('small', { class: 'muted block' }, f.detail) : null] },
-              { head: 'request', cell: (f) => (f.request ? h('a', { href: `#/receipts?request=${encodeURIComponent(f.request)}` }, f.request) : '–') },
-              { head: 'rollout', cell: (f) => link('rollouts', f.rollout) },
-              { head: 'receipt', cell: (f) => (f.receipt ? link('receipts', f.receipt, `receipt ${f.receipt}`) : '–') },
-            ] })),
+          h(
+            'nav',
+            { class: 'row chips', 'aria-label': 'By reason' },
+            h('a', { class: 'button', href: '#/failures', 'aria-current': q.size ? null : 'true' }, `all ${rows.length}`),
+            [...count]
+              .sort((a, b) => b[1] - a[1])
+              .map(([code, n]) =>
+                h(
+                  'a',
+                  {
+                    key: code,
+                    class: 'button',
+                    title: meaning(code),
+                    href: `#/failures?reason=${code}`,
+                    'aria-current': q.get('reason') === code ? 'true' : null,
+                  },
+                  `${code} ${n}`,
+                ),
+              ),
+          ),
+          card(
+            q.size ? [...q].map(([k, v]) => `${k} ${v}`).join(', ') : 'Newest first',
+            q.size ? h('a', { class: 'button', href: '#/failures' }, 'Show all') : null,
+            table({
+              label: 'Failures',
+              rows: rows.filter(wanted),
+              key: (f) => f.id,
+              empty: 'No failure. That is the good case.',
+              columns: [
+                { head: 'at', cell: (f) => stamp(f.at) },
+                { head: 'reason', cell: (f) => reason(f.reason) },
+                { head: 'class', cell: (f) => f.class },
+                {
+                  head: 'what happened',
+                  wide: true,
+                  cell: (f) => [
+                    h('span', {}, f.meaning || meaning(f.reason)),
+                    f.detail ? h('small', { class: 'muted block' }, f.detail) : null,
+                  ],
+                },
+                {
+                  head: 'request',
+                  cell: (f) => (f.request ? h('a', { href: `#/receipts?request=${encodeURIComponent(f.request)}` }, f.request) : '–'),
+                },
+                { head: 'rollout', cell: (f) => link('rollouts', f.rollout) },
+                { head: 'receipt', cell: (f) => (f.receipt ? link('receipts', f.receipt, `receipt ${f.receipt}`) : '–') },
+              ],
+            }),
+          ),
         ];
       }),
     ];
