@@ -130,7 +130,7 @@ static enum kv_status set_number(const struct setting *s, void *at, const char *
 static enum kv_status bad_token(const char *name, const char *want, struct kv_error *err)
 {
     enum kv_status st = kv_fail(err, KV_BAD_ARGUMENT, "auth.tokens", "auth.tokens: token '%.63s' %s", name ? name : "", want);
-    kv_hint(err, "`kvasir token` makes one and prints its entry");
+    kv_hint(err, "sha256 is that of the token's text: printf %%s TOKEN | sha256sum");
     return st;
 }
 
