@@ -469,8 +469,8 @@ enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *
     kv_receipt_init(&r, KV_ROW_AUDIT, kv_control_realtime(c));
     snprintf(r.detail, sizeof r.detail, "releases %s by %.60s", frozen ? "frozen" : "unfrozen", actor);
     kv_control_begin(c);
-    /* Freezing holds even when it cannot be written down; thawing needs its receipt. */
-    enum kv_status st = kv_store_put_receipt(c->store, &r, NULL, err);
+    /* Freezing holds in this process even when it cannot be written down; thawing needs its receipt. */
+    enum kv_status st = kv_store_put_setting(c->store, "frozen", frozen, &r, err);
     if (st == KV_OK || frozen) {
         pthread_mutex_lock(&c->state);
         c->frozen = frozen;
@@ -478,5 +478,5 @@ enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *
         kv_control_note(c, KV_EVENT_LOG, 0, "%s", r.detail);
     }
     kv_control_end(c);
-    return frozen ? KV_OK : st;
+    return st;
 }

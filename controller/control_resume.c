@@ -94,6 +94,9 @@ enum kv_status kv_control_resume(struct kv_control *c, const struct kv_intent_re
     enum kv_status loaded = kv_store_load_rollouts(c->store, &all, &n, &why);
     enum kv_status st = loaded == KV_OK || loaded == KV_STORE_CORRUPT ? kv_store_last_ids(c->store, &last, &c->epoch, err) : loaded;
     if (loaded != KV_OK && st == loaded && err) *err = why;
+    int64_t frozen = 0;
+    if (st == KV_OK) st = kv_store_load_setting(c->store, "frozen", &frozen, err);
+    c->frozen = frozen != 0;
     uint64_t word = c->port.word(c->port.ctx).epoch;
     if (c->epoch < intent->epoch) c->epoch = intent->epoch;
     if (c->epoch < word) c->epoch = word;

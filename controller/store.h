@@ -62,7 +62,11 @@ enum kv_status kv_store_put_policy(struct kv_store *s, const struct kv_script *p
 /* Appends one receipt and waits for it. */
 enum kv_status kv_store_put_receipt(struct kv_store *s, const struct kv_receipt *r, uint64_t *id, struct kv_error *err);
 
+/* A setting that outlives the process, with its receipt. */
+enum kv_status kv_store_put_setting(struct kv_store *s, const char *name, int64_t value, const struct kv_receipt *r, struct kv_error *err);
+
 /* --- what a restart needs */
+enum kv_status kv_store_load_setting(struct kv_store *s, const char *name, int64_t *value, struct kv_error *err); /* 0 when it was never set */
 enum kv_status kv_store_load_rollouts(struct kv_store *s, struct kv_rollout **out, int32_t *n, struct kv_error *err); /* newest last; free(*out) */
 enum kv_status kv_store_load_policy(struct kv_store *s, enum kv_policy_kind kind, char **source, size_t *n, int64_t *activated_us, struct kv_error *err); /* NOT_FOUND; free */
 enum kv_status kv_store_last_ids(struct kv_store *s, uint64_t *rollout, uint64_t *epoch, struct kv_error *err);

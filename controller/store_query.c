@@ -370,13 +370,30 @@ enum kv_status kv_store_last_ids(struct kv_store *s, uint64_t *rollout, uint64_t
 {
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, "SELECT (SELECT coalesce(max(id), 0) FROM rollouts), (SELECT coalesce(max(epoch), 0) FROM transitions)", &q, err);
+    enum kv_status st = query(s, "SELECT (SELECT coalesce(max(id), 0) FROM rollouts), (SELECT max(coalesce((SELECT max(epoch) FROM transitions), 0), "
+                                 "coalesce((SELECT max(epoch) FROM (SELECT epoch FROM receipts ORDER BY id DESC LIMIT 1000)), 0)))", &q, err);
     if (st == KV_OK) {
         int rc = sqlite3_step(q);
         if (rc == SQLITE_ROW) {
             *rollout = (uint64_t)sqlite3_column_int64(q, 0);
             *epoch = (uint64_t)sqlite3_column_int64(q, 1);
         }
+        st = finish(s, q, rc, err);
+    }
+    pthread_mutex_unlock(&s->read_mutex);
+    return st;
+}
+
+enum kv_status kv_store_load_setting(struct kv_store *s, const char *name, int64_t *value, struct kv_error *err)
+{
+    *value = 0;
+    pthread_mutex_lock(&s->read_mutex);
+    sqlite3_stmt *q = NULL;
+    enum kv_status st = query(s, "SELECT value FROM settings WHERE name = ?", &q, err);
+    if (st == KV_OK) {
+        sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC);
+        int rc = sqlite3_step(q);
+        if (rc == SQLITE_ROW) *value = sqlite3_column_int64(q, 0);
         st = finish(s, q, rc, err);
     }
     pthread_mutex_unlock(&s->read_mutex);

@@ -310,3 +310,28 @@ enum kv_status kv_store_put_receipt(struct kv_store *s, const struct kv_receipt 
     if (st == KV_OK && id) *id = p.id;
     return st;
 }
+
+struct put_setting {
+    const char *name;
+    int64_t value;
+    const struct kv_receipt *r;
+};
+
+static enum kv_status run_put_setting(struct kv_store *s, void *arg, struct kv_error *err)
+{
+    struct put_setting *p = arg;
+    uint64_t receipt;
+    enum kv_status st = kv_store_append(s, p->r, &receipt, err);
+    if (st != KV_OK) return st;
+    sqlite3_stmt *q = prepare(s, "INSERT INTO settings VALUES (?,?,?) ON CONFLICT (name) DO UPDATE SET value=excluded.value, receipt=excluded.receipt");
+    if (!q) return kv_store_sql_error(s->db, "settings", err);
+    text(q, 1, p->name);
+    sqlite3_bind_int64(q, 2, p->value);
+    sqlite3_bind_int64(q, 3, (sqlite3_int64)receipt);
+    return done(s, q, err);
+}
+
+enum kv_status kv_store_put_setting(struct kv_store *s, const char *name, int64_t value, const struct kv_receipt *r, struct kv_error *err)
+{
+    return kv_store_run(s, run_put_setting, &(struct put_setting){name, value, r}, err);
+}

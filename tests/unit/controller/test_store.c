@@ -338,8 +338,34 @@ START_TEST(a_newer_database_is_refused_and_left_alone)
     ck_assert_int_eq(kv_store_open(&(struct kv_store_config){.dir = dir}, &s, &err), KV_STORE_NEWER);
     ck_assert_ptr_nonnull(strstr(err.message, "99"));
     ck_assert(err.hint[0]);
-    sql("PRAGMA user_version = 1");
+    sql("PRAGMA user_version = 2");
     ck_assert(verify().verified);
+}
+END_TEST
+
+/* A database of version 1 is copied, then brought forward; its receipts stay what they were. */
+START_TEST(an_older_database_is_migrated)
+{
+    prepare(3);
+    sql("DROP TABLE settings; PRAGMA user_version = 1");
+    struct kv_store *s = open_store();
+    int64_t value;
+    struct kv_receipt r = receipt(4);
+    ck_assert_int_eq(kv_store_load_setting(s, "frozen", &value, NULL), KV_OK);
+    ck_assert_int_eq(value, 0);
+    ck_assert_int_eq(kv_store_put_setting(s, "frozen", 1, &r, NULL), KV_OK);
+    ck_assert_int_eq(kv_store_load_setting(s, "frozen", &value, NULL), KV_OK);
+    ck_assert_int_eq(value, 1);
+    kv_store_close(s);
+    char path[96];
+    sqlite3 *db;
+    snprintf(path, sizeof path, "%s/kvasir.db.v1.backup", dir);
+    ck_assert_int_eq(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, "SELECT hash FROM receipts WHERE id = 3", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    struct kv_verify_result v = verify();
+    ck_assert(v.verified);
+    ck_assert_uint_eq(v.rows, 4);
 }
 END_TEST
 
@@ -612,6 +638,7 @@ Suite *suite_store(void)
     tcase_add_test(t, altered_heads_are_found);
     tcase_add_test(t, one_process_holds_the_directory);
     tcase_add_test(t, a_newer_database_is_refused_and_left_alone);
+    tcase_add_test(t, an_older_database_is_migrated);
     tcase_add_test(t, what_is_no_database_is_refused);
     tcase_add_test(t, rollouts_come_back);
     tcase_add_test(t, a_receipt_says_what_it_rests_on);

@@ -1,0 +1,709 @@
+/* test_control.c — whole rollouts over an emulated engine, a real store and a clock that the test turns. */
+#include "controller/control.h"
+
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---------------------------------------------------------------- an emulated engine */
+
+#define LATCH (UINT64_C(1) << 63)
+static struct {
+    _Atomic uint64_t word;
+    uint64_t candidate;
+    bool shadow;
+    int32_t recomputing;
+    struct kv_sample sample[4096];
+    size_t n_samples;
+    struct kv_engine_stats stats;
+    int installs, die_in_install, die_in_rollback;
+    void (*in_install)(void);
+    double max_mass;
+} engine;
+
+static enum kv_status install(void *ctx, const struct kv_candidate *c, bool shadow, uint64_t expected, uint64_t epoch, struct kv_error *err)
+{
+    (void)ctx;
+    if (engine.die_in_install) kill(getpid(), SIGKILL);
+    if (engine.in_install) engine.in_install();
+    if (!atomic_compare_exchange_strong(&engine.word, &expected, epoch)) return kv_fail(err, KV_SUPERSEDED, "epoch", "superseded");
+    engine.candidate = c ? c->id : 0;
+    engine.shadow = shadow;
+    engine.installs++;
+    return KV_OK;
+}
+static enum kv_status rearm(void *ctx, uint64_t epoch, struct kv_error *err)
+{
+    (void)ctx;
+    if (engine.recomputing || !(engine.word & LATCH)) return kv_fail(err, KV_CONFLICT, "x", "not yet");
+    engine.candidate = 0;
+    engine.word = epoch;
+    return KV_OK;
+}
+static struct kv_release_word word(void *ctx)
+{
+    (void)ctx;
+    uint64_t w = engine.word;
+    return (struct kv_release_word){.latched = w & LATCH, .epoch = w & ~LATCH};
+}
+static void rollback(void *ctx, struct kv_rollback *out)
+{
+    (void)ctx;
+    uint64_t before = atomic_fetch_or(&engine.word, LATCH);
+    *out = (struct kv_rollback){.epoch = before & ~LATCH, .already = before & LATCH, .fence_us = 3, .unsent_tokens = 2};
+    if (engine.die_in_rollback) kill(getpid(), SIGKILL);
+}
+static int32_t recomputing(void *ctx)
+{
+    (void)ctx;
+    return engine.recomputing;
+}
+static void set_fallback(void *ctx, const struct kv_fallback_table *t, double max)
+{
+    (void)ctx, (void)t;
+    engine.max_mass = max;
+}
+static size_t samples(void *ctx, struct kv_sample *out, size_t cap)
+{
+    (void)ctx;
+    size_t n = engine.n_samples < cap ? engine.n_samples : cap;
+    memcpy(out, engine.sample, n * sizeof *out);
+    memmove(engine.sample, engine.sample + n, (engine.n_samples - n) * sizeof *out);
+    engine.n_samples -= n;
+    return n;
+}
+static void stats(void *ctx, struct kv_engine_stats *out)
+{
+    (void)ctx;
+    *out = engine.stats;
+}
+
+/* ---------------------------------------------------------------- a clock, a world */
+
+static char dir[64];
+static int64_t now_us;
+static struct kv_store *store;
+static struct kv_control *control;
+static int events;
+
+static int64_t clock_us(void *ctx)
+{
+    (void)ctx;
+    return now_us;
+}
+static void on_event(void *ctx, enum kv_control_event what, uint64_t rollout, const char *line)
+{
+    (void)ctx, (void)what, (void)line, (void)rollout;
+    events++;
+}
+
+static void start_with(uint8_t model)
+{
+    struct kv_error err = {0};
+    memset(&engine, 0, sizeof engine);
+    struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats};
+    ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err) == KV_OK, "%s", err.message);
+    struct kv_control_config c = {.manual = true, .monotonic_us = clock_us, .realtime_us = clock_us, .on_event = on_event, .model_artifact = {model}};
+    ck_assert_msg(kv_control_create(port, store, &c, &control, &err) == KV_OK, "%s", err.message);
+}
+static void start(void)
+{
+    start_with(1);
+}
+static void stop(void)
+{
+    kv_control_destroy(control);
+    kv_store_close(store);
+    control = NULL;
+    store = NULL;
+}
+static void set_up(void)
+{
+    strcpy(dir, "/tmp/kvasir-control-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    now_us = 1000000000;
+    start();
+}
+static void tear_down(void)
+{
+    if (control) stop();
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static struct kv_rollout_view *view(uint64_t id)
+{
+    static struct kv_rollout_view v;
+    ck_assert_int_eq(kv_control_rollout(control, id, &v, NULL), KV_OK);
+    return &v;
+}
+
+static uint64_t create(const char *pipeline)
+{
+    struct kv_rollout_request q = {.name = "candidate", .pipeline = pipeline};
+    struct kv_error err = {0};
+    uint64_t id = 0;
+    kv_params_default(kv_pipeline_find(pipeline), &q.params);
+    q.contract = kv_pipeline_find(pipeline)->exactness;
+    ck_assert_msg(kv_control_create_rollout(control, &q, "operator:test", &id, &err) == KV_OK, "%s", err.message);
+    return id;
+}
+
+static void push(const struct kv_sample *s)
+{
+    ck_assert_uint_lt(engine.n_samples, 4096);
+    engine.sample[engine.n_samples++] = *s;
+}
+
+/* Traffic of one second: shadowed units, tokens of both arms, stalls. mass: omitted by the candidate; equal: its bits. */
+static void second(double mass, bool equal, double slowdown)
+{
+    static uint64_t request;
+    for (int i = 0; i < 200; i++) {
+        if (engine.candidate) push(&(struct kv_sample){.kind = KV_SAMPLE_UNIT, .candidate = engine.candidate, .shadow = engine.shadow, .omitted_mass = mass,
+                                                       .output_error_relative = mass, .exact_equal = equal, .bound_holds = true});
+        bool candidate = engine.candidate && !engine.shadow && i % 2;
+        request++;
+        kv_control_started(control, request, candidate ? KV_ARM_CANDIDATE : KV_ARM_CONTROL);
+        push(&(struct kv_sample){.kind = KV_SAMPLE_TOKEN, .request = request, .candidate = candidate ? engine.candidate : 0, .token_us = (candidate ? slowdown : 1) * (1000 + i)});
+        if (candidate) push(&(struct kv_sample){.kind = KV_SAMPLE_STALL, .candidate = engine.candidate, .token_us = 10});
+    }
+    for (int i = 0; i < 5; i++) {
+        now_us += 200000;
+        kv_control_tick(control);
+    }
+}
+
+static void run(int seconds, double mass, bool equal, double slowdown)
+{
+    for (int i = 0; i < seconds; i++) second(mass, equal, slowdown);
+}
+
+/* ---------------------------------------------------------------- whole rollouts */
+
+START_TEST(a_good_candidate_reaches_full_by_itself)
+{
+    uint64_t id = create("quest");
+    run(45, 0.01, true, 1);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_msg(v->r.stage == KV_STAGE_FULL, "%s", kv_stage_name(v->r.stage));
+    ck_assert(v->r.live);
+    ck_assert_int_eq(v->r.n_transitions, 4);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_str_eq(v->r.transitions[i].actor, "policy:steady");
+        ck_assert_uint_gt(v->r.transitions[i].receipt, 0);
+        if (i) ck_assert_int_ge(v->r.transitions[i].at_us - v->r.transitions[i - 1].at_us, i > 1 || 1 ? 10000000 : 0);
+    }
+    ck_assert_uint_eq(engine.candidate, id);
+    ck_assert(!engine.shadow);
+    ck_assert_double_eq(engine.max_mass, 0.05);
+    ck_assert_int_gt(events, 4);
+}
+END_TEST
+
+START_TEST(a_bad_candidate_falls_back_in_shadow)
+{
+    uint64_t id = create("quest");
+    run(5, 0.3, true, 1);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert(!v->r.live);
+    const struct kv_transition *t = &v->r.transitions[v->r.n_transitions - 1];
+    ck_assert_int_eq(t->from, KV_STAGE_SHADOW);
+    ck_assert_int_eq(t->reason, KV_GATE_FAILED);
+    ck_assert_str_eq(t->actor, "gate:omitted_mass");
+    ck_assert_uint_gt(t->receipt, 0);
+    ck_assert_uint_eq(engine.candidate, 0);
+    ck_assert(!(engine.word & LATCH)); /* armed again */
+    struct kv_status_view s;
+    kv_control_status(control, &s);
+    ck_assert_int_eq(s.stage, KV_STAGE_EXACT_BASELINE);
+}
+END_TEST
+
+START_TEST(one_different_bit_falls_back)
+{
+    uint64_t id = create("layerwise");
+    run(3, 0, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_SHADOW);
+    push(&(struct kv_sample){.kind = KV_SAMPLE_UNIT, .candidate = id, .exact_equal = false});
+    kv_control_tick(control);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_int_eq(v->r.transitions[v->r.n_transitions - 1].reason, KV_EXACT_MISMATCH);
+}
+END_TEST
+
+START_TEST(a_slow_candidate_falls_back_in_canary)
+{
+    uint64_t id = create("layerwise");
+    run(30, 0, true, 5);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_msg(v->r.stage == KV_STAGE_EXACT_BASELINE, "%s", kv_stage_name(v->r.stage));
+    ck_assert_int_eq(v->r.transitions[v->r.n_transitions - 1].from, KV_STAGE_CANARY);
+    ck_assert_str_eq(v->r.transitions[v->r.n_transitions - 1].actor, "gate:tpot_p99_ratio");
+}
+END_TEST
+
+/* Time alone moves nothing: without measurements a candidate stays in SHADOW. */
+START_TEST(no_data_never_advances)
+{
+    uint64_t id = create("quest");
+    for (int i = 0; i < 600; i++) {
+        now_us += 1000000;
+        kv_control_tick(control);
+    }
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_SHADOW);
+    struct kv_error err;
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_advance, 0, 0, "", "operator:x", NULL, &err), KV_GATE_NO_DATA);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_SHADOW);
+    for (int32_t i = 0; i < v->n_verbs; i++)
+        if (v->verbs[i].verb == KV_VERB_advance) ck_assert_msg(!v->verbs[i].enabled && strstr(v->verbs[i].why, "NO_DATA"), "%s", v->verbs[i].why);
+}
+END_TEST
+
+START_TEST(full_stays_reversible)
+{
+    uint64_t id = create("quest");
+    run(45, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_FULL);
+    run(10, 0.3, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_EXACT_BASELINE);
+}
+END_TEST
+
+START_TEST(the_engines_own_counts_fall_back)
+{
+    uint64_t id = create("quest");
+    run(3, 0.01, true, 1);
+    engine.stats.illegal_fallbacks++;
+    kv_control_tick(control);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_str_eq(v->r.transitions[v->r.n_transitions - 1].actor, "gate:illegal_fallbacks");
+}
+END_TEST
+
+/* ---------------------------------------------------------------- operators */
+
+START_TEST(a_rollback_is_fenced_durable_and_recorded)
+{
+    uint64_t id = create("quest");
+    run(15, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_CANARY);
+    struct kv_rollback_answer a;
+    struct kv_error err;
+    engine.recomputing = 2;
+    ck_assert_int_eq(kv_control_rollback(control, id, "at three in the morning", "operator:me", &a, &err), KV_OK);
+    ck_assert(a.fenced && a.durable && !a.already && !a.resumed);
+    ck_assert_int_eq(a.recomputing, 2);
+    ck_assert_int_eq(a.unsent_tokens, 2);
+    ck_assert(engine.word & LATCH);
+    struct kv_rollout_view *v = view(id); /* true at once, before any tick */
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    struct kv_assignment w;
+    struct kv_cohort_key k = {.tenant = "t", .session = "s", .contract = KV_APPROXIMATE};
+    kv_control_assign(control, &k, &w);
+    ck_assert_uint_eq(w.candidate, 0);
+    ck_assert_int_eq(w.stage, KV_STAGE_EXACT_BASELINE);
+    kv_control_tick(control);
+    v = view(id);
+    const struct kv_transition *t = &v->r.transitions[v->r.n_transitions - 1];
+    ck_assert_uint_gt(t->receipt, 0);
+    ck_assert_str_eq(t->detail, "at three in the morning");
+    ck_assert(engine.word & LATCH); /* sequences are still being recomputed */
+    struct kv_rollout_request q = {.name = "next", .pipeline = "layerwise"};
+    uint64_t next;
+    ck_assert_int_eq(kv_control_create_rollout(control, &q, "operator:me", &next, &err), KV_CONFLICT);
+    engine.recomputing = 0;
+    kv_control_tick(control);
+    ck_assert(!(engine.word & LATCH));
+    ck_assert_int_eq(kv_control_rollback(control, id, "again", "operator:me", &a, &err), KV_OK); /* idempotent */
+    kv_control_tick(control);
+    ck_assert_int_eq(kv_control_create_rollout(control, &q, "operator:me", &next, &err), KV_OK);
+    ck_assert_int_eq(kv_control_rollback(control, id, "wrong one", "operator:me", &a, &err), KV_CONFLICT);
+    ck_assert(!a.fenced);
+    ck_assert_int_eq(kv_control_rollback(control, 999, "", "operator:me", &a, &err), KV_NOT_FOUND);
+}
+END_TEST
+
+static struct kv_rollback_answer overtaking;
+static void overtake(void)
+{
+    struct kv_error err;
+    engine.in_install = NULL;
+    kv_control_rollback(control, 0, "overtakes", "operator:fast", &overtaking, &err);
+}
+
+/* The advance is committed; before the engine takes it a rollback comes. It wins, and the chain tells the whole story. */
+START_TEST(a_rollback_beats_a_pending_advance)
+{
+    uint64_t id = create("quest");
+    run(9, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_SHADOW);
+    engine.in_install = overtake;
+    run(3, 0.01, true, 1);
+    ck_assert(overtaking.fenced);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_uint_eq(engine.candidate, 0);
+    struct kv_receipt_row rows[10];
+    int32_t n;
+    ck_assert_int_eq(kv_store_flush(store, NULL), KV_OK);
+    struct kv_receipt_filter f = {.kind = "SUPERSEDED", .limit = 10};
+    ck_assert_int_eq(kv_store_find(store, &f, rows, &n, NULL, NULL), KV_OK);
+    ck_assert_int_eq(n, 1);
+    stop();
+    start();
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert(!view(id)->r.live);
+}
+END_TEST
+
+START_TEST(pause_skip_ramp_freeze)
+{
+    uint64_t id = create("quest");
+    struct kv_error err;
+    run(2, 0.01, true, 1);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_pause, 0, 0, "", "operator:x", NULL, &err), KV_OK);
+    run(20, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_SHADOW);
+    uint64_t version = view(id)->r.version;
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_resume, version - 1, 0, "", "operator:x", NULL, &err), KV_VERSION_CONFLICT);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_resume, version, 0, "", "operator:x", NULL, &err), KV_OK);
+    run(1, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_CANARY);
+    run(3, 0.01, true, 1);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_skip, 0, 0, "", "operator:x", NULL, &err), KV_OK);
+    run(1, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_RAMP); /* the waiting time ended, the gates had passed */
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 0.7, "", "operator:x", NULL, &err), KV_CONFLICT); /* one change at a time */
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_skip, 0, 0, "", "operator:x", NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 1, "", "operator:x", NULL, &err), KV_BAD_ARGUMENT);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 0.7, "", "operator:x", NULL, &err), KV_OK);
+    ck_assert_double_eq(view(id)->r.fraction, 0.7);
+    ck_assert_int_eq(kv_control_freeze(control, true, "operator:x", &err), KV_OK);
+    run(20, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_RAMP);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_advance, 0, 0, "", "operator:x", NULL, &err), KV_FROZEN);
+    stop();
+    start(); /* a freeze is no property of one process */
+    struct kv_status_view s;
+    kv_control_status(control, &s);
+    ck_assert(s.frozen);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_abort, 0, 0, "enough", "operator:x", NULL, &err), KV_OK);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_int_eq(kv_control_freeze(control, false, "operator:x", &err), KV_OK);
+    kv_control_tick(control);
+    uint64_t again = 0;
+    ck_assert_msg(kv_control_verb(control, id, KV_VERB_retry, 0, 0, "", "operator:x", &again, &err) == KV_OK, "%s", err.message);
+    ck_assert_uint_eq(again, id + 1);
+    ck_assert_int_eq(view(again)->r.stage, KV_STAGE_OFF);
+    ck_assert_mem_eq(view(again)->r.manifest.digest, view(id)->r.manifest.digest, 32);
+}
+END_TEST
+
+START_TEST(one_rollout_is_live_and_full_makes_room)
+{
+    uint64_t id = create("quest"), next;
+    struct kv_rollout_request q = {.name = "other", .pipeline = "layerwise"};
+    struct kv_error err;
+    run(2, 0.01, true, 1);
+    ck_assert_int_eq(kv_control_create_rollout(control, &q, "operator:x", &next, &err), KV_CONFLICT);
+    run(45, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_FULL);
+    ck_assert_int_eq(kv_control_create_rollout(control, &q, "operator:x", &next, &err), KV_OK);
+    ck_assert(!view(id)->r.live);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_FULL);
+    ck_assert_int_eq(view(next)->r.stage, KV_STAGE_OFF);
+    ck_assert_uint_eq(engine.candidate, 0);
+}
+END_TEST
+
+/* ---------------------------------------------------------------- restarts */
+
+START_TEST(a_restart_resumes_the_stage)
+{
+    uint64_t id = create("quest");
+    run(15, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_CANARY);
+    stop();
+    start();
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_CANARY);
+    ck_assert(v->r.live);
+    ck_assert_uint_eq(engine.candidate, id);
+    for (int32_t i = 0; i < v->n_gates; i++) ck_assert_int_ne(v->gates[i].verdict, KV_PASS); /* evidence starts again */
+    run(2, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_CANARY);
+    run(40, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_FULL);
+}
+END_TEST
+
+START_TEST(another_model_is_not_resumed)
+{
+    uint64_t id = create("quest");
+    run(15, 0.01, true, 1);
+    stop();
+    start_with(2);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_int_eq(v->r.transitions[v->r.n_transitions - 1].reason, KV_IDENTITY_MISMATCH);
+    ck_assert_uint_eq(engine.candidate, 0);
+}
+END_TEST
+
+START_TEST(a_forged_database_is_not_resumed)
+{
+    uint64_t id = create("quest");
+    run(15, 0.01, true, 1);
+    stop();
+    char command[256];
+    snprintf(command, sizeof command, "python3 -c \"import sqlite3; c = sqlite3.connect('%s/kvasir.db'); c.execute(\\\"UPDATE rollouts SET stage='FULL', step=3, fraction=1\\\"); c.commit()\"", dir);
+    ck_assert_int_eq(system(command), 0);
+    start();
+    struct kv_rollout_view *v = view(id);
+    ck_assert(!v->r.live);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_uint_eq(engine.candidate, 0);
+}
+END_TEST
+
+/* The child dies where `how` says; the parent starts on what is left. */
+static pid_t child_until_death(void (*how)(void))
+{
+    stop();
+    pid_t child = fork();
+    if (child) {
+        int status;
+        waitpid(child, &status, 0);
+        ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        return child;
+    }
+    start();
+    how();
+    kill(getpid(), SIGKILL);
+    return 0;
+}
+
+static void dies_between_commit_and_act(void)
+{
+    create("quest");
+    run(5, 0.01, true, 1);
+    engine.die_in_install = 1;
+    run(20, 0.01, true, 1);
+    _exit(1);
+}
+START_TEST(a_committed_advance_is_resumed_at_its_stage)
+{
+    child_until_death(dies_between_commit_and_act);
+    start();
+    ck_assert_int_eq(view(1)->r.stage, KV_STAGE_CANARY);
+    ck_assert_uint_eq(engine.candidate, 1);
+    struct kv_verify_result v;
+    ck_assert_int_eq(kv_store_verify(store, &v, NULL), KV_OK);
+    ck_assert(v.verified);
+}
+END_TEST
+
+static void dies_after_the_answer(void)
+{
+    struct kv_rollback_answer a;
+    struct kv_error err;
+    create("quest");
+    run(15, 0.01, true, 1);
+    if (view(1)->r.stage != KV_STAGE_CANARY) _exit(1);
+    if (kv_control_rollback(control, 1, "acknowledged", "operator:me", &a, &err) != KV_OK || !a.durable) _exit(1);
+    kill(getpid(), SIGKILL); /* before any tick could record it */
+}
+START_TEST(an_acknowledged_rollback_survives_kill)
+{
+    child_until_death(dies_after_the_answer);
+    start();
+    struct kv_rollout_view *v = view(1);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    const struct kv_transition *t = &v->r.transitions[v->r.n_transitions - 1];
+    ck_assert_int_eq(t->reason, KV_OPERATOR_ROLLBACK);
+    ck_assert_str_eq(t->actor, "operator:me");
+    ck_assert_uint_gt(t->receipt, 0);
+    ck_assert_uint_eq(engine.candidate, 0);
+    stop();
+    start(); /* and is applied once */
+    ck_assert_int_eq(view(1)->r.n_transitions, v->r.n_transitions);
+    uint64_t next = create("quest"); /* the record does not touch a later rollout */
+    stop();
+    start();
+    ck_assert_int_eq(view(next)->r.stage, KV_STAGE_OFF);
+    ck_assert(view(next)->r.live);
+}
+END_TEST
+
+static void dies_before_the_answer(void)
+{
+    struct kv_rollback_answer a;
+    struct kv_error err;
+    create("quest");
+    run(15, 0.01, true, 1);
+    engine.die_in_rollback = 1;
+    kv_control_rollback(control, 1, "not acknowledged", "operator:me", &a, &err);
+    _exit(1);
+}
+START_TEST(an_unacknowledged_rollback_leaves_a_sound_state)
+{
+    child_until_death(dies_before_the_answer);
+    start();
+    ck_assert_int_eq(view(1)->r.stage, KV_STAGE_CANARY); /* nobody was told otherwise */
+    ck_assert(kv_store_trusted(store, NULL));
+}
+END_TEST
+
+/* ---------------------------------------------------------------- policies */
+
+START_TEST(policies_change_and_faults_hold)
+{
+    struct kv_policy_view p[KV_POLICY_KINDS];
+    struct kv_error err;
+    kv_control_policies(control, p);
+    ck_assert_str_eq(p[KV_POLICY_RELEASE].name, "steady");
+    static const char hold[] = "return {api=1,name='holder',release=function() return {action='HOLD'} end}";
+    ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, hold, sizeof hold - 1, "operator:x", &err), KV_OK);
+    uint64_t id = create("quest");
+    run(15, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_OFF);
+    static const char bad[] = "return {api=1,name='bad',release=function() return nil end}";
+    ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, bad, sizeof bad - 1, "operator:x", &err), KV_POLICY_SHAPE);
+    static const char late[] = "return {api=1,name='late',release=function(s, g, h) if h.seconds_in_step > 1000 then while true do end end return {action='HOLD'} end}";
+    ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, late, sizeof late - 1, "operator:x", &err), KV_OK);
+    now_us += 2000000000LL;
+    run(3, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_OFF); /* a stopped policy holds */
+    kv_control_policies(control, p);
+    ck_assert_uint_gt(p[KV_POLICY_RELEASE].faults, 0);
+    struct kv_receipt_row rows[4];
+    int32_t n;
+    struct kv_receipt_filter f = {.kind = "POLICY_FAULT", .limit = 4};
+    ck_assert_int_eq(kv_store_find(store, &f, rows, &n, NULL, NULL), KV_OK);
+    ck_assert_int_ge(n, 1);
+    ck_assert_int_eq(rows[0].r.reason, KV_POLICY_BUDGET);
+    stop();
+    start(); /* the active version is the stored one */
+    kv_control_policies(control, p);
+    ck_assert_str_eq(p[KV_POLICY_RELEASE].name, "late");
+}
+END_TEST
+
+START_TEST(a_policy_may_roll_back_and_never_advance_alone)
+{
+    struct kv_error err;
+    static const char eager[] = "return {api=1,name='eager',release=function() return {action='ADVANCE'} end}";
+    ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, eager, sizeof eager - 1, "operator:x", &err), KV_OK);
+    uint64_t id = create("quest");
+    for (int i = 0; i < 100; i++) {
+        now_us += 1000000;
+        kv_control_tick(control);
+    }
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_SHADOW);
+    static const char timid[] = "return {api=1,name='timid',release=function() return {action='ROLLBACK', reason='I am afraid'} end}";
+    ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, timid, sizeof timid - 1, "operator:x", &err), KV_OK);
+    kv_control_tick(control);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_int_eq(v->r.transitions[v->r.n_transitions - 1].reason, KV_POLICY_ROLLBACK);
+}
+END_TEST
+
+/* ---------------------------------------------------------------- threads */
+
+static _Atomic bool over;
+static void *reader(void *arg)
+{
+    struct kv_rollout_view *v = malloc(4 * sizeof *v);
+    struct kv_status_view *s = malloc(sizeof *s);
+    (void)arg;
+    for (uint64_t i = 0; !over; i++) {
+        int32_t n = 4;
+        struct kv_assignment a;
+        char session[16];
+        snprintf(session, sizeof session, "s%d", (int)(i % 100));
+        struct kv_cohort_key k = {.tenant = "t", .session = session, .contract = KV_APPROXIMATE};
+        struct kv_admission_request r = {.slack_ms = -1, .backend_bytes = 1, .staging_bytes = 1};
+        struct kv_admission_credits c = {1, 1, 1, 1};
+        struct kv_admission_answer d;
+        kv_control_rollouts(control, v, &n);
+        kv_control_status(control, s);
+        kv_control_assign(control, &k, &a);
+        kv_control_started(control, i, a.arm);
+        kv_control_admission(control, &r, &c, &d);
+    }
+    free(v);
+    free(s);
+    return NULL;
+}
+
+START_TEST(readers_and_operators_beside_the_thread)
+{
+    stop();
+    struct kv_error err = {0};
+    memset(&engine, 0, sizeof engine);
+    struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats};
+    ck_assert_int_eq(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, NULL), KV_OK);
+    struct kv_control_config c = {.tick_ms = 1, .model_artifact = {1}};
+    ck_assert_msg(kv_control_create(port, store, &c, &control, &err) == KV_OK, "%s", err.message);
+    pthread_t t[2];
+    over = false;
+    for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, reader, NULL);
+    for (int round = 0; round < 10; round++) {
+        struct kv_rollout_request q = {.name = "candidate", .pipeline = "quest", .contract = KV_APPROXIMATE};
+        uint64_t id;
+        kv_params_default(kv_pipeline_find("quest"), &q.params);
+        enum kv_status s;
+        while ((s = kv_control_create_rollout(control, &q, "operator:t", &id, &err)) == KV_CONFLICT) usleep(500); /* the last rollback is being recorded */
+        ck_assert_msg(s == KV_OK, "%s", err.message);
+        struct kv_rollback_answer a;
+        ck_assert_int_eq(kv_control_rollback(control, id, "round", "operator:t", &a, &err), KV_OK);
+        ck_assert(a.fenced && a.durable);
+    }
+    over = true;
+    for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+}
+END_TEST
+
+Suite *suite_control(void);
+Suite *suite_control(void)
+{
+    Suite *s = suite_create("control");
+    TCase *t = tcase_create("control");
+    tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, a_good_candidate_reaches_full_by_itself);
+    tcase_add_test(t, a_bad_candidate_falls_back_in_shadow);
+    tcase_add_test(t, one_different_bit_falls_back);
+    tcase_add_test(t, a_slow_candidate_falls_back_in_canary);
+    tcase_add_test(t, no_data_never_advances);
+    tcase_add_test(t, full_stays_reversible);
+    tcase_add_test(t, the_engines_own_counts_fall_back);
+    tcase_add_test(t, a_rollback_is_fenced_durable_and_recorded);
+    tcase_add_test(t, a_rollback_beats_a_pending_advance);
+    tcase_add_test(t, pause_skip_ramp_freeze);
+    tcase_add_test(t, one_rollout_is_live_and_full_makes_room);
+    tcase_add_test(t, a_restart_resumes_the_stage);
+    tcase_add_test(t, another_model_is_not_resumed);
+    tcase_add_test(t, a_forged_database_is_not_resumed);
+    tcase_add_test(t, a_committed_advance_is_resumed_at_its_stage);
+    tcase_add_test(t, an_acknowledged_rollback_survives_kill);
+    tcase_add_test(t, an_unacknowledged_rollback_leaves_a_sound_state);
+    tcase_add_test(t, policies_change_and_faults_hold);
+    tcase_add_test(t, a_policy_may_roll_back_and_never_advance_alone);
+    tcase_add_test(t, readers_and_operators_beside_the_thread);
+    suite_add_tcase(s, t);
+    return s;
+}
