@@ -180,29 +180,50 @@ void kv_replica_drop(struct kv_directory *d, uint32_t c, enum kv_tier_id t)
 
 /* ---------------------------------------------------------------- publish, adopt, look up */
 
+static enum kv_status write_group(struct kv_tier *t, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, uint64_t bytes)
+{
+    uint64_t hash;
+    enum kv_status s = KV_OK;
+    if (t->write_group && n > 1) return t->write_group(t->ctx, n, b, id, payload, bytes);
+    for (int32_t i = 0; i < n && s == KV_OK; i++) s = t->write(t->ctx, b[i], &id[i], payload[i], bytes, &hash);
+    return s;
+}
+
+enum kv_status kv_directory_publish_group(struct kv_directory *d, int32_t n, const struct kv_chunk_identity *id, struct kv_cache_generation cache, enum kv_tier_id tier,
+                                          const void *const *payload, uint64_t bytes, double recompute_us)
+{
+    if ((unsigned)tier >= KV_TIERS || !d->config.tier[tier] || n < 1 || n > KV_PUBLISH_MAX || bytes == 0 || bytes > d->config.max_payload_bytes) return KV_BAD_ARGUMENT;
+    if (d->n_free < (uint32_t)n) return KV_CAPACITY;
+    struct kv_tier *t = d->config.tier[tier];
+    struct kv_block *b = malloc((size_t)n * sizeof *b);
+    int32_t reserved = 0, added = 0;
+    enum kv_status s = b ? KV_OK : KV_OUT_OF_MEMORY;
+    for (; reserved < n && s == KV_OK; reserved++) {
+        if (kv_directory_find(d, &id[reserved], NULL) != KV_NONE) s = KV_CONFLICT;
+        else s = t->reserve(t->ctx, bytes, &id[reserved], &b[reserved]);
+        if (s != KV_OK) break;
+    }
+    if (s == KV_OK) s = write_group(t, n, b, id, payload, bytes);
+    for (; s == KV_OK && added < n; added++) {
+        struct kv_chunk_digest g;
+        uint32_t c = kv_directory_find(d, &id[added], &g); /* again: the group may name one chunk twice */
+        if (c != KV_NONE) s = KV_CONFLICT;
+        else s = add_chunk(d, &id[added], &g, bytes, &c);
+        if (s != KV_OK) break;
+        d->chunk[c].cache = cache;
+        d->chunk[c].recompute_us = recompute_us;
+        kv_replica_add(d, c, tier, b[added]);
+        d->stats.published++;
+    }
+    for (int32_t i = added; i < reserved; i++) t->release(t->ctx, b[i]);
+    free(b);
+    return s;
+}
+
 enum kv_status kv_directory_publish(struct kv_directory *d, const struct kv_chunk_identity *id, struct kv_cache_generation cache, enum kv_tier_id tier,
                                     const void *payload, uint64_t bytes, double recompute_us)
 {
-    if ((unsigned)tier >= KV_TIERS || !d->config.tier[tier] || bytes == 0 || bytes > d->config.max_payload_bytes) return KV_BAD_ARGUMENT;
-    struct kv_tier *t = d->config.tier[tier];
-    struct kv_chunk_digest g;
-    struct kv_block b;
-    uint32_t c = kv_directory_find(d, id, &g);
-    uint64_t hash;
-    if (c != KV_NONE) return KV_CONFLICT;
-    if (d->n_free == 0) return KV_CAPACITY;
-    enum kv_status s = t->reserve(t->ctx, bytes, id, &b);
-    if (s != KV_OK) return s;
-    if ((s = t->write(t->ctx, b, id, payload, bytes, &hash)) == KV_OK) s = add_chunk(d, id, &g, bytes, &c);
-    if (s != KV_OK) {
-        t->release(t->ctx, b);
-        return s;
-    }
-    d->chunk[c].cache = cache;
-    d->chunk[c].recompute_us = recompute_us;
-    kv_replica_add(d, c, tier, b);
-    d->stats.published++;
-    return KV_OK;
+    return kv_directory_publish_group(d, 1, id, cache, tier, &payload, bytes, recompute_us);
 }
 
 enum kv_status kv_directory_adopt(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier, struct kv_block b, uint64_t bytes)
@@ -262,6 +283,11 @@ int kv_directory_nearest(const struct kv_directory *d, const struct kv_chunk_ide
     for (int t = 0; c != KV_NONE && t < KV_TIERS; t++)
         if (kv_replica_counts(d, &d->chunk[c].replica[t])) return t;
     return -1;
+}
+
+struct kv_tier *kv_directory_tier(const struct kv_directory *d, enum kv_tier_id tier)
+{
+    return (unsigned)tier < KV_TIERS ? d->config.tier[tier] : NULL;
 }
 
 /* ---------------------------------------------------------------- removal and authority */

@@ -31,6 +31,10 @@ void kv_directory_destroy(struct kv_directory *d); /* tiers stay; memory blocks 
 /* A sealed chunk, its payload written into the tier and visible at once. Known already: CONFLICT, with the chunk's other replicas untouched. */
 enum kv_status kv_directory_publish(struct kv_directory *d, const struct kv_chunk_identity *id, struct kv_cache_generation cache, enum kv_tier_id tier,
                                     const void *payload, uint64_t bytes, double recompute_us);
+/* n chunks of one length at once: on a durable tier they share its syncs. All or none; n ≤ KV_PUBLISH_MAX. */
+#define KV_PUBLISH_MAX 4096
+enum kv_status kv_directory_publish_group(struct kv_directory *d, int32_t n, const struct kv_chunk_identity *id, struct kv_cache_generation cache, enum kv_tier_id tier,
+                                          const void *const *payload, uint64_t bytes, double recompute_us);
 /* A replica that outlived the last process, as the disk tier found it. CONFLICT when the chunk already has one in that tier. */
 enum kv_status kv_directory_adopt(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier, struct kv_block b, uint64_t bytes);
 
@@ -49,6 +53,7 @@ enum kv_answer kv_directory_lookup(struct kv_directory *d, const struct kv_chunk
 enum kv_status kv_directory_release(struct kv_directory *d, struct kv_lease *lease); /* STALE_REPLICA_GENERATION when it was given back before */
 /* Nearest tier with a valid replica; −1: none. */
 int kv_directory_nearest(const struct kv_directory *d, const struct kv_chunk_identity *id);
+struct kv_tier *kv_directory_tier(const struct kv_directory *d, enum kv_tier_id tier); /* NULL: not there */
 
 /* ---------------------------------------------------------------- movements */
 
@@ -80,6 +85,8 @@ enum kv_status kv_transfer_complete(struct kv_directory *d, const struct kv_tran
 /* One victim of the eviction policy leaves the tier: dropped when it has another valid replica; else handed back as a demotion to be carried out
  * first (*pending set). CAPACITY when every chunk is leased or moving, LAST_REPLICA when no slower tier can take the last one. */
 enum kv_status kv_evict_one(struct kv_directory *d, enum kv_tier_id tier, bool *pending, struct kv_transfer *transfer);
+/* The same with the demotion carried out on the calling thread. */
+enum kv_status kv_evict_now(struct kv_directory *d, enum kv_tier_id tier);
 /* Durable deletion: every replica, in reverse order of nearness; refused while leased or moving. OK is the receipt. */
 enum kv_status kv_directory_remove(struct kv_directory *d, const struct kv_chunk_identity *id);
 /* A new authority epoch: replicas of earlier ones no longer count until kv_directory_reauthorise has verified them. */

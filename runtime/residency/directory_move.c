@@ -290,3 +290,14 @@ enum kv_status kv_evict_one(struct kv_directory *d, enum kv_tier_id tier, bool *
     }
     return KV_LAST_REPLICA;
 }
+
+enum kv_status kv_evict_now(struct kv_directory *d, enum kv_tier_id tier)
+{
+    struct kv_transfer t;
+    struct kv_transfer_done done;
+    bool pending;
+    enum kv_status s = kv_evict_one(d, tier, &pending, &t);
+    if (s != KV_OK || !pending) return s;
+    kv_transfer_copy(&t, &done);
+    return kv_transfer_complete(d, &done);
+}

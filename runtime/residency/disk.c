@@ -322,34 +322,60 @@ static void nonce_of(uint64_t offset, uint8_t out[12])
     memcpy(out, &offset, 8);
 }
 
-static enum kv_status disk_write(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash)
+/* Ciphertext and tag of one extent to its place; the header is made and not yet written. */
+static enum kv_status seal_payload(struct disk *d, const struct extent *e, const struct kv_chunk_identity *id, const void *payload, struct extent_page *h)
 {
-    struct disk *d = ctx;
-    struct extent *e = held(d, b);
-    *hash = 0; /* the tag is the payload hash, and stays with the extent */
-    if (!e) return KV_RECYCLED_DESTINATION;
-    if (bytes != e->bytes) return failed(d, KV_SHORT_COPY);
     struct segment *s = &d->segment[e->segment];
-    struct extent_page h;
     gnutls_aead_cipher_hd_t cipher;
     uint8_t nonce[12];
-    size_t sealed = pages(bytes + TAG), n = bytes + TAG;
-    enum kv_status r = fill_header(&h, e, id);
+    size_t sealed = pages(e->bytes + TAG), n = e->bytes + TAG;
+    enum kv_status r = fill_header(h, e, id);
     if (r != KV_OK) return r;
     if ((r = extent_cipher(d, s, id->tenant, &cipher)) != KV_OK) return r;
-    struct extent_page aad = associated(&h);
+    struct extent_page aad = associated(h);
     nonce_of(e->offset, nonce);
     struct scratch buffer = take_scratch(d, sealed);
     if (!buffer.bytes) r = KV_OUT_OF_MEMORY;
-    else if (gnutls_aead_cipher_encrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, TAG, payload, bytes, buffer.bytes, &n)) r = KV_INTERNAL;
+    else if (gnutls_aead_cipher_encrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, TAG, payload, e->bytes, buffer.bytes, &n)) r = KV_INTERNAL;
     gnutls_aead_cipher_deinit(cipher);
     if (r == KV_OK) memset(buffer.bytes + n, 0, sealed - n);
     if (r == KV_OK) r = write_all(d, s->fd, buffer.bytes, sealed, e->offset + PAGE);
-    if (r == KV_OK) r = sync_file(d, s->fd);
-    if (r == KV_OK) r = write_all(d, s->fd, &h, sizeof h, e->offset);
-    if (r == KV_OK) r = sync_file(d, s->fd);
     give_scratch(d, buffer);
+    return r;
+}
+
+/* Neighbours in a group share a segment but where one ended. */
+static enum kv_status sync_extents(struct disk *d, int32_t n, const struct kv_block *b)
+{
+    enum kv_status r = KV_OK;
+    for (int32_t i = 0; i < n && r == KV_OK; i++)
+        if (i == 0 || held(d, b[i])->segment != held(d, b[i - 1])->segment) r = sync_file(d, d->segment[held(d, b[i])->segment].fd);
+    return r;
+}
+
+static enum kv_status disk_write_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, uint64_t bytes)
+{
+    struct disk *d = ctx;
+    enum kv_status r = KV_OK;
+    for (int32_t i = 0; i < n; i++) {
+        struct extent *e = held(d, b[i]);
+        if (!e) return KV_RECYCLED_DESTINATION;
+        if (bytes != e->bytes) return failed(d, KV_SHORT_COPY);
+    }
+    struct extent_page *h = calloc((size_t)n, sizeof *h);
+    if (!h) return KV_OUT_OF_MEMORY;
+    for (int32_t i = 0; i < n && r == KV_OK; i++) r = seal_payload(d, held(d, b[i]), &id[i], payload[i], &h[i]);
+    if (r == KV_OK) r = sync_extents(d, n, b);
+    for (int32_t i = 0; i < n && r == KV_OK; i++) r = write_all(d, d->segment[held(d, b[i])->segment].fd, &h[i], sizeof h[i], held(d, b[i])->offset);
+    if (r == KV_OK) r = sync_extents(d, n, b);
+    free(h);
     return r == KV_OK ? r : failed(d, r);
+}
+
+static enum kv_status disk_write(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash)
+{
+    *hash = 0; /* the tag is the payload hash, and stays with the extent */
+    return disk_write_group(ctx, 1, &b, id, &payload, bytes);
 }
 
 bool kv_disk_header_whole(const struct extent_page *h, uint64_t offset, uint64_t end)
@@ -413,5 +439,6 @@ void kv_disk_stats(const struct kv_tier *t, struct kv_disk_stats *out)
 
 const struct kv_tier kv_disk_functions = {.capability = {.name = "disk", .address_space = "file", .codecs = "identity", .layouts = "slab-64", .persistence = "machine",
                                                          .trust = "authenticated", .alignment_bytes = PAGE, .checksum = "aes-256-gcm"},
-                                          .reserve = disk_reserve, .release = disk_release, .current = disk_current, .write = disk_write, .read = disk_read, .erase = disk_erase,
+                                          .reserve = disk_reserve, .release = disk_release, .current = disk_current, 
+                                          .write = disk_write, .write_group = disk_write_group, .read = disk_read, .erase = disk_erase,
                                           .used_bytes = disk_used, .capacity_bytes = disk_capacity};
