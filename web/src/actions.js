@@ -5,9 +5,10 @@ import { confirm } from './dialog.js';
 import { number, percent, us } from './format.js';
 import { notify, notifyError } from './notice.js';
 import { stagePill, stageText } from './parts.js';
-import { changed, invalidate, mustBeFresh, state, takeRollout } from './state.js';
+import { changed, invalidate, mustBeFresh, resource, state, takeRollout } from './state.js';
 import { h } from './vdom.js';
 
+const SESSIONS_MS = 2000;
 const CHANGING = ['advance', 'pause', 'resume', 'ramp', 'skip', 'abort', 'retry'];
 export const rolloutVerbs = verbs.filter((v) => v.group === 'rollout');
 const table = new Map(rolloutVerbs.map((v) => [v.verb, v]));
@@ -183,7 +184,7 @@ function outcome(a) {
   const left = state.status?.live?.recomputing ?? a.recomputing;
   const resumed = a.resumed || (state.status?.release?.epoch >= a.epoch && left === 0);
   return [
-    h('p', {}, 'All traffic is on the exact baseline, epoch ', h('strong', {}, a.epoch), '.'),
+    h('p', {}, 'All traffic went to the exact baseline, epoch ', h('strong', {}, a.epoch), '.'),
     h(
       'ul',
       { class: 'steps' },
@@ -211,7 +212,20 @@ function outcome(a) {
 
 function rollback(r) {
   let reasonText = '';
-  const live = state.status?.live ?? {};
+  const plural = (n, noun) => [h('strong', {}, number(n)), ` ${noun}${n === 1 ? '' : 's'}`];
+  const touched = () => {
+    const on = resource('sessions', SESSIONS_MS).data?.sessions.filter((s) => s.arm === 'candidate').length;
+    return [
+      h('strong', {}, percent(r.fraction)),
+      ' of sessions',
+      on === undefined ? '' : [' (', plural(on, 'session'), ' seen lately)'],
+      ' leave the candidate before their next token. ',
+      plural(state.status?.live?.active ?? 0, 'active sequence'),
+      r.contract === 'exact'
+        ? ': their rows are exact already, nothing is recomputed.'
+        : ' may be touched: each that read approximate rows is recomputed exactly and goes on.',
+    ];
+  };
   confirm({
     title: `Roll back ${r.name}?`,
     doneTitle: `Rolled back ${r.name}`,
@@ -219,14 +233,7 @@ function rollback(r) {
     look: 'danger',
     body: () => [
       move(r, 'EXACT_BASELINE', 0),
-      h(
-        'p',
-        {},
-        h('strong', {}, percent(r.fraction)),
-        ' of sessions leave the candidate before their next token. ',
-        h('strong', {}, number(live.active ?? 0)),
-        ` active sequence${live.active === 1 ? '' : 's'} may be touched: each that read approximate rows is recomputed exactly and goes on.`,
-      ),
+      h('p', {}, touched()),
       reasonField((t) => {
         reasonText = t;
       }),
