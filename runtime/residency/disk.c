@@ -357,6 +357,7 @@ static enum kv_status disk_write_group(void *ctx, int32_t n, const struct kv_blo
 {
     struct disk *d = ctx;
     enum kv_status r = KV_OK;
+    if (n < 1) return KV_BAD_ARGUMENT;
     for (int32_t i = 0; i < n; i++) {
         struct extent *e = held(d, b[i]);
         if (!e) return KV_RECYCLED_DESTINATION;
