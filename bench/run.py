@@ -16,17 +16,26 @@ PEER_PACKAGE = "@node-llama-cpp/linux-x64"
 GOALS = [("decode/", "peer_ratio", 1.0), ("prefill/", "peer_ratio", 1.0), ("attention/", "ratio", 0.6), ("kernels/", "ratio", 0.6), ("tier/", "ratio", 0.6), ("http/", "ratio", 0.5)]
 
 
+def models(build):
+    """(label, file, depths): the small model, and whatever lies in BUILD/models as NAME-TYPE.gguf (135m-q8_0.gguf)."""
+    for kind in ("q8_0", "f16"):
+        yield f"demo/{kind}", os.path.join(ROOT, "models", f"kvasir-demo-{kind}.gguf"), ["0", "2048"]
+    folder = os.path.join(build, "models")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if name.endswith(".gguf"):
+            yield name[:-5].replace("-", "/", 1), os.path.join(folder, name), ["0", "4096"]
+
+
 def jobs(build):
     """(program, arguments) of every benchmark but the peer's."""
-    models = [os.path.join(ROOT, "models", f"kvasir-demo-{kind}.gguf") for kind in ("q8_0", "f16")]
     for name in sorted(os.listdir(os.path.join(ROOT, "bench"))):
         stem, kind = os.path.splitext(name)
         program = os.path.join(build, "bench", stem)
         if kind != ".c" or stem in ("peer", "random_model"):
             continue
         if stem == "decode":
-            for model in models:
-                yield program, [model]
+            for label, model, depths in models(build):
+                yield program, [model, "--name", label] + [x for d in depths for x in ("--depth", d)]
         else:
             yield program, []
 
@@ -54,9 +63,8 @@ def fetch_peer(build):
 
 def peer_figures(build):
     libraries, threads = fetch_peer(build), str(min(os.cpu_count() or 1, 8))
-    for kind in ("q8_0", "f16"):
-        model = os.path.join(ROOT, "models", f"kvasir-demo-{kind}.gguf")
-        yield from figures(os.path.join(build, "bench", "peer"), [libraries, model, threads, f"demo/{kind}", "0", "2048"])
+    for label, model, depths in models(build):
+        yield from figures(os.path.join(build, "bench", "peer"), [libraries, model, threads, label, *depths])
 
 
 def judge(row):
