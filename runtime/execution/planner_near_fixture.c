@@ -199,7 +199,7 @@ static enum kv_status check_partials(struct kv_fixture_reader *r)
 {
     struct query q = {0};
     uint8_t covered[MAX_ROWS] = {0};
-    struct state merged = {.m = -INFINITY}, part;
+    struct state merged = {.m = -INFINITY}, part = {0};
     read_query(r, &q);
     int32_t n = kv_fixture_count(r, MAX_PARTS, "partials"), all[MAX_ROWS];
     int64_t producers = kv_fixture_integer(r, "state.producers");
