@@ -25,6 +25,7 @@ struct connection { /* one open connection, for the guard */
 struct kv_http {
     struct MHD_Daemon *daemon;
     struct kv_http_auth *auth;
+    struct kv_once *once;
     const struct kv_http_route *routes;
     void *app;
     enum kv_status (*ready)(void *app, struct kv_error *err);
@@ -53,6 +54,11 @@ static int64_t now_us(void)
 struct kv_http_auth *kv_http_get_auth(struct kv_http *h)
 {
     return h->auth;
+}
+
+struct kv_once *kv_http_get_once(struct kv_http *h)
+{
+    return h->once;
 }
 
 const char *kv_http_address(const struct kv_http *h)
@@ -236,6 +242,26 @@ static enum kv_status parse_body(struct kv_http_request *r, struct kv_error *err
     return KV_OK;
 }
 
+/* A write that was answered under this key before is answered the same, and its handler is not called. */
+static enum kv_status handle(struct kv_http *h, struct kv_http_request *r, struct kv_error *err)
+{
+    const char *key = r->route->flags & KV_ROUTE_ONCE ? kv_http_header(r, "Idempotency-Key") : NULL;
+    char *body = NULL, route[300];
+    int status = 0;
+    if (!key) return r->route->handle(r, err);
+    snprintf(route, sizeof route, "%s %.280s", r->method, r->path);
+    enum kv_status st = kv_once_begin(h->once, r->who.name, key, route, r->body, r->body_bytes, &r->once, &status, &body, err);
+    if (st || body) {
+        if (!st) st = kv_http_reply_text(r, status, "application/json", body, strlen(body), err);
+        free(body);
+        return st;
+    }
+    st = r->route->handle(r, err);
+    if (st && !r->status) kv_http_reply_error(r, err);
+    if (r->once) kv_once_finish(h->once, r->once, 0, NULL); /* it ended without an answer to keep */
+    return st;
+}
+
 /* ---------------------------------------------------------------- libmicrohttpd's callbacks */
 
 static enum MHD_Result preflight(struct kv_http *h, struct kv_http_request *r)
@@ -300,7 +326,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
     if (r->body_bytes > h->max_body) st = kv_fail(&err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", h->max_body);
     if (!st && !(r->route->flags & KV_ROUTE_EARLY)) st = h->ready(h->app, &err);
     if (!st && r->route->flags & KV_ROUTE_JSON) st = parse_body(r, &err);
-    if (!st) st = r->route->handle(r, &err);
+    if (!st) st = handle(h, r, &err);
     if (st && !r->status) kv_http_reply_error(r, &err);
     return r->status ? MHD_YES : MHD_NO;
 }
@@ -408,6 +434,7 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
     st = kv_http_auth_create(c, host, *c->tls_key, &h->auth, err);
     if (!st && *c->tls_key) st = read_pem(c->tls_certificate, &h->certificate, err);
     if (!st && *c->tls_key) st = read_pem(c->tls_key, &h->key, err);
+    if (!st && !(h->once = kv_once_create())) st = kv_fail(err, KV_OUT_OF_MEMORY, "http", "no memory for the server");
     if (!st) st = bind_listener(h, host, port, err);
     if (!st) st = start_daemon(h, c, err);
     if (!st && !(h->guard_runs = !pthread_create(&h->guard, NULL, guard_main, h))) st = kv_fail(err, KV_IO_ERROR, "http", "no thread for the server");
@@ -434,6 +461,7 @@ void kv_http_destroy(struct kv_http *h)
     if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the listener */
     else if (h->listener >= 0) close(h->listener);
     kv_http_auth_free(h->auth);
+    kv_once_free(h->once);
     pthread_cond_destroy(&h->wake);
     pthread_mutex_destroy(&h->lock);
     free(h->certificate);

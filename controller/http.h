@@ -4,6 +4,7 @@
 #define KV_HTTP_H
 
 #include "controller/http_auth.h"
+#include "controller/http_once.h"
 
 #include <jansson.h>
 #include <stddef.h>
@@ -26,6 +27,7 @@ struct kv_http_request {
     json_t *json; /* the body's object on routes that take one; an empty object when the body is empty */
     int status;   /* of the reply, for the access log; 0 before it */
     int64_t started_us;
+    uint64_t once; /* ticket of an Idempotency-Key; 0: none */
 };
 
 /* Either replies and returns OK, or fills err and returns its status, which becomes the error reply. */
@@ -34,7 +36,8 @@ typedef enum kv_status (*kv_http_handler)(struct kv_http_request *r, struct kv_e
 enum {
     KV_ROUTE_JSON = 1,  /* parse the body */
     KV_ROUTE_OPEN = 2,  /* needs no right */
-    KV_ROUTE_EARLY = 4  /* served before `ready` says so */
+    KV_ROUTE_EARLY = 4, /* served before `ready` says so */
+    KV_ROUTE_ONCE = 8   /* honours Idempotency-Key */
 };
 struct kv_http_route {
     const char *method, *path; /* "/api/v1/rollouts/{id}/{verb}" */
@@ -58,6 +61,7 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
 void kv_http_quiesce(struct kv_http *h);
 /* Ends every connection and waits for their threads. */
 void kv_http_destroy(struct kv_http *h);
+struct kv_once *kv_http_get_once(struct kv_http *h);
 struct kv_http_auth *kv_http_get_auth(struct kv_http *h);
 const char *kv_http_address(const struct kv_http *h); /* "127.0.0.1:7070", with the port that was bound */
 int kv_http_connections(const struct kv_http *h);

@@ -10,6 +10,14 @@
 static const char csp[] = "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
                           "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/* Keeps an answer for its idempotency key; a server error is no answer to keep. */
+static void keep(struct kv_http_request *r, int status, const char *text)
+{
+    if (!r->once) return;
+    kv_once_finish(kv_http_get_once(r->server), r->once, status, status < 500 ? text : NULL);
+    r->once = 0;
+}
+
 static void add_header(struct MHD_Response *resp, const char *name, const char *value)
 {
     MHD_add_response_header(resp, name, value);
@@ -46,6 +54,7 @@ enum kv_status kv_http_reply_json(struct kv_http_request *r, int status, json_t 
     char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     json_decref(body);
     if (!text) return kv_fail(err, KV_OUT_OF_MEMORY, "reply", "no memory for the reply");
+    keep(r, status, text);
     struct MHD_Response *resp = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
     if (!resp) free(text);
     else {
@@ -83,6 +92,7 @@ void kv_http_reply_error(struct kv_http_request *r, const struct kv_error *e)
     char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     json_decref(body);
     if (!text) return;
+    keep(r, kv_status_http(e->status), text);
     struct MHD_Response *resp = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
     if (!resp) {
         free(text);

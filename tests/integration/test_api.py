@@ -178,8 +178,9 @@ class Rollouts(unittest.TestCase):
         self.assertEqual(status, 200, a)
         self.assertTrue(a["rollback"]["fenced"] and a["rollback"]["durable"], a)
         self.assertEqual(a["rollout"]["stage"], "EXACT_BASELINE")
-        self.assertEqual(self.d.get(f"/api/v1/rollouts/{r['id']}/history")[1]["transitions"][-1]["to"], "EXACT_BASELINE")
-        self.assertIn("OPERATOR_ROLLBACK", json.dumps(self.d.get("/api/v1/receipts?limit=50")[1]))
+        # A rollback acts first and is recorded after.
+        self.d.wait_until(lambda: self.d.get(f"/api/v1/rollouts/{r['id']}/history")[1]["transitions"][-1]["to"] == "EXACT_BASELINE")
+        self.d.wait_until(lambda: self.d.get("/api/v1/receipts?reason=OPERATOR_ROLLBACK")[1]["receipts"])
         audit = self.d.wait_until(lambda: [x for x in self.d.get("/api/v1/audit")[1]["receipts"] if "rollback" in x["detail"]])
         self.assertIn("200", audit[0]["detail"])
 
@@ -200,6 +201,16 @@ class Rollouts(unittest.TestCase):
             if param:
                 self.assertEqual(e["error"]["param"], param)
         self.assertEqual(self.d.get("/api/v1/rollouts")[1]["rollouts"], [])
+
+    def test_a_write_sent_again_is_answered_again_and_not_done_again(self):
+        key = {"Idempotency-Key": "k-1"}
+        body = {"name": "once", "pipeline": "layerwise"}
+        first = self.d.request("POST", "/api/v1/rollouts", body, key)
+        again = self.d.request("POST", "/api/v1/rollouts", body, key)
+        self.assertEqual((first[0], again[0], first[2]), (201, 201, again[2]))
+        self.assertEqual(len(self.d.get("/api/v1/rollouts")[1]["rollouts"]), 1)
+        status, e = self.d.post("/api/v1/rollouts", {**body, "name": "other"}, headers=key)
+        self.assertEqual((status, e["error"]["param"]), (409, "Idempotency-Key"))
 
     def test_frozen_releases_only_roll_back(self):
         self.assertEqual(self.d.post("/api/v1/freeze", {"frozen": True})[1], {"frozen": True})
