@@ -154,6 +154,12 @@ static enum kv_status fill(struct kv_layerwise *w, struct slot *s, const struct 
     s->n_sealed = c->n_sealed;
     s->id = (struct kv_transfer_id){.destination = (uint32_t)(s - w->slots), .allocation_generation = ++w->next_allocation,
                                     .owner = (uint64_t)(uintptr_t)c, .transfer_generation = ++w->next_transfer};
+    if (c->n_sealed == 0) { /* nothing to fetch: every block is open and comes at acquire */
+        s->fetched = (struct kv_completion){.id = s->id, .start_us = kv_now_us()};
+        s->fetched.end_us = s->fetched.start_us;
+        s->state = SLOT_READY;
+        return KV_OK;
+    }
     for (int32_t b = 0; b < c->n_sealed; b++) w->src[b] = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)b];
     enum kv_status r = kv_mover_submit(w->mover, s->id, c->n_sealed, w->slab_bytes, w->src, s->slab);
     if (r != KV_OK) return r;

@@ -24,7 +24,7 @@ struct kv_mover {
     int32_t max_jobs, max_slabs;
     struct job *jobs;
     uint64_t submitted, finished, taken, copied_bytes; /* under lock */
-    bool busy, stop;                     /* under lock: the thread is inside job `finished` */
+    bool busy, stop;                     /* under lock: somebody is inside job `finished` */
     pthread_mutex_t lock;
     pthread_cond_t work, idle; /* work: a job, a cancel or stop came; idle: a job finished */
     pthread_t thread;
@@ -63,6 +63,21 @@ static void run_job(struct kv_mover *m, struct job *j)
     j->done.status = atomic_load(&j->cancelled) ? KV_TRANSFER_CANCELLED : KV_OK;
 }
 
+/* With the lock held, which is given up during the copy. */
+static void run_oldest(struct kv_mover *m)
+{
+    struct job *j = &m->jobs[m->finished % (uint64_t)m->max_jobs];
+    m->busy = true;
+    pthread_mutex_unlock(&m->lock);
+    run_job(m, j);
+    pthread_mutex_lock(&m->lock);
+    m->busy = false;
+    m->copied_bytes += j->done.bytes;
+    m->finished++;
+    pthread_cond_broadcast(&m->idle);
+    pthread_cond_broadcast(&m->work);
+}
+
 static void *mover_main(void *arg)
 {
     struct kv_mover *m = arg;
@@ -70,17 +85,9 @@ static void *mover_main(void *arg)
     prctl(PR_SET_TIMERSLACK, 1UL); /* the link model waits tens of microseconds */
     pthread_mutex_lock(&m->lock);
     for (;;) {
-        while (!m->stop && m->finished == m->submitted) pthread_cond_wait(&m->work, &m->lock);
+        while (m->busy || (!m->stop && m->finished == m->submitted)) pthread_cond_wait(&m->work, &m->lock);
         if (m->finished == m->submitted) break;
-        struct job *j = &m->jobs[m->finished % (uint64_t)m->max_jobs];
-        m->busy = true;
-        pthread_mutex_unlock(&m->lock);
-        run_job(m, j);
-        pthread_mutex_lock(&m->lock);
-        m->busy = false;
-        m->copied_bytes += j->done.bytes;
-        m->finished++;
-        pthread_cond_broadcast(&m->idle);
+        run_oldest(m);
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;
@@ -162,7 +169,11 @@ enum kv_status kv_mover_submit(struct kv_mover *m, struct kv_transfer_id id, int
 bool kv_mover_next(struct kv_mover *m, bool wait, struct kv_completion *out)
 {
     pthread_mutex_lock(&m->lock);
-    while (wait && m->taken == m->finished && m->finished != m->submitted) pthread_cond_wait(&m->idle, &m->lock);
+    while (wait && m->taken == m->finished && m->finished != m->submitted) {
+        /* On busy cores the thread may not have been scheduled yet: the caller, who has nothing else to do, copies then. */
+        if (m->busy) pthread_cond_wait(&m->idle, &m->lock);
+        else run_oldest(m);
+    }
     bool got = m->taken != m->finished;
     if (got) *out = m->jobs[m->taken++ % (uint64_t)m->max_jobs].done;
     pthread_mutex_unlock(&m->lock);

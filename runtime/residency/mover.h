@@ -1,6 +1,7 @@
 /* mover.h — one transfer thread that copies lists of slabs from one arena to another, under an optional link model.
  *
- * submit, next and cancel are called by one thread (the decode thread); the copying is done by the mover's own. A completion
+ * submit, next and cancel are called by one thread (the decode thread); the copying is done by the mover's own, or by next when it would wait for a
+ * job that nobody has begun. A completion
  * carries the identity its job was submitted with; the receiver compares it with what the destination is now and refuses it when they
  * differ: cancelled work completes too, with TRANSFER_CANCELLED. */
 #ifndef KV_MOVER_H

@@ -150,6 +150,20 @@ START_TEST(open_block_follows_its_owner)
 }
 END_TEST
 
+START_TEST(short_contexts_have_only_open_blocks)
+{
+    open_ctx(32, 0, 10e6); /* the link would take ten seconds: nothing may cross it */
+    struct kv_cache c;
+    fill_cache(&c, 3, 10);
+    double start = kv_now_us();
+    step(&c, 1, 0);
+    ck_assert(kv_now_us() - start < 5e6);
+    ck_assert(kv_placement_step_end(ctx) < 5e6);
+    kv_cache_free(&c, host);
+    close_ctx();
+}
+END_TEST
+
 START_TEST(stale_prefetch_is_undone)
 {
     open_ctx(32, 0, 0);
@@ -301,6 +315,7 @@ Suite *suite_layerwise(void)
     tcase_add_test(t, without_prefetch_it_still_serves);
     tcase_add_test(t, admission_is_by_slot);
     tcase_add_test(t, open_block_follows_its_owner);
+    tcase_add_test(t, short_contexts_have_only_open_blocks);
     tcase_add_test(t, stale_prefetch_is_undone);
     tcase_add_test(t, two_pairs_in_use_is_the_limit);
     tcase_add_test(t, cancel_returns_before_the_link_does);
