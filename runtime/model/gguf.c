@@ -251,8 +251,11 @@ static enum kv_status take_header(struct reader *r, struct kv_gguf *g)
 {
     const uint8_t *magic;
     uint64_t n_tensors, n_values;
-    if (r->size < 4 || memcmp(r->base, "GGUF", 4))
-        return kv_fail(r->err, KV_NOT_GGUF, "magic", "the file does not begin with 'GGUF'");
+    if (r->size < 4 || memcmp(r->base, "GGUF", 4)) {
+        kv_fail(r->err, KV_NOT_GGUF, "magic", "the file does not begin with 'GGUF'");
+        kv_hint(r->err, "give a model file in GGUF format; models/README.md names some");
+        return KV_NOT_GGUF;
+    }
     enum kv_status s = take(r, 4, "header", &magic);
     if (s == KV_OK) s = take_u32(r, "header", &g->version);
     if (s != KV_OK) return s;
