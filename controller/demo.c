@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CANDIDATES = 3, ROLLOUT_LIMIT_S = 150, PROBES = 6, POLL_MS = 250, CREATE_LIMIT_S = 60, SPEAK_S = 15 };
+enum { CANDIDATES = 3, ROLLOUT_LIMIT_S = 150, PROBES = 6, POLL_MS = 250, CREATE_LIMIT_S = 60, SPEAK_S = 15, FULL_MS = 10000 };
 
 /* The declared envelopes. Moving rows costs time on two shared cores, so the latency gates are wide and the exact one is what counts. The small
  * model spreads its attention: half of it (the worst query head of a group) outside the support still answers right, nine tenths does not. */
@@ -236,6 +236,7 @@ static bool follow(struct kv_demo *d, const struct candidate *c)
         if (!over && kv_monotonic_us() - spoke_us > SPEAK_S * 1000000LL) say_what_holds(d, c->name, rollout), spoke_us = kv_monotonic_us();
     }
     bool as_promised = !strcmp(text_of(rollout, "stage"), c->promised);
+    if (!strcmp(text_of(rollout, "stage"), "FULL")) pause_ms(d, FULL_MS); /* all eligible traffic meets it before the next one follows */
     if (!as_promised && !d->stop) say(d, "%s was to end at %s and is at %s", c->name, c->promised, text_of(rollout, "stage"));
     json_array_append_new(d->rollouts, json_pack("{s:s, s:s, s:s, s:s, s:O, s:I}", "candidate", c->name, "id", id, "contract", c->contract, "final_stage", text_of(rollout, "stage"),
                                                  "transitions", json_object_get(rollout, "transitions"), "receipts", count_receipts(d, id)));
