@@ -32,7 +32,7 @@ static void problem_make(struct problem *p, uint64_t seed, int special, int bloc
     for (int i = 0; i < n_q * blocks; i++) {
         int kind = rng_below(&r, 5);
         uint64_t m = (uint64_t)rng_u32(&r) << 32 | rng_u32(&r);
-        p->support[i] = kind == 0 ? 0 : kind == 1 ? ~(uint64_t)0 : kind == 2 ? (uint64_t)1 << rng_below(&r, 64) : m;
+        p->support[i] = kind == 0 ? 0 : kind == 1 ? ~(uint64_t)0 : kind == 2 ? (uint64_t)1 << rng_below(&r, 64) : kind == 3 ? m & m >> 21 & m << 17 : m;
     }
     p->a = (struct kv_attention){d, n_q, p->q, stride, type, 0.125f, blocks, p->k, p->v, p->visible, rng_below(&r, 2) ? p->support : 0};
 }
