@@ -119,8 +119,8 @@ void kv_engine_step(struct kv_engine *e);
 void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t layer, int32_t kv_head,
                       const struct kv_attention *a, struct kv_head_plan *out);
 
-/* sequence_shadow.c: the attended hook */
-void kv_sequence_shadow(void *ctx, struct kv_step_item *const *items, int32_t n_items, int32_t layer);
+/* sequence_shadow.c: after attention of a layer */
+void kv_sequence_shadow(struct kv_engine *e, struct kv_step_item *const *items, int32_t n_items, int32_t layer);
 
 /* engine_report.c */
 void kv_report_sample(struct kv_engine *e, const struct kv_sample *s);

@@ -42,6 +42,18 @@ static void observe_row(void *ctx, const struct kv_step_item *item, int32_t toke
     if (s->observe) s->observe(s->observe_ctx, item->position + token, logits, e->info->n_vocab);
 }
 
+static void attended(void *ctx, struct kv_step_item *const *items, int32_t n_items, int32_t layer)
+{
+    struct kv_engine *e = ctx;
+    const float *queries = kv_attention_queries(kv_transformer_attention(e->transformer));
+    for (int32_t i = 0; i < n_items; i++) {
+        struct kv_sequence *s = items[i]->owner;
+        size_t first = (size_t)items[i]->row * (size_t)e->shape.n_q_heads * (size_t)e->shape.d_head;
+        if (s->selection) kv_selection_keep_queries(s->selection, layer, s->n_prompt, items[i]->position, items[i]->n, queries + first);
+    }
+    kv_sequence_shadow(e, items, n_items, layer);
+}
+
 /* ---------------------------------------------------------------- publish */
 
 /* Appends one sampled token to its sequence and its stream. Returns the finish, KV_RUNNING when it goes on. */
@@ -173,7 +185,7 @@ void kv_engine_step(struct kv_engine *e)
 {
     int64_t began_us = kv_engine_now_us();
     e->step_jobs = 0;
-    e->hooks = (struct kv_step_hooks){.ctx = e, .plan = kv_sequence_plan, .attended = kv_sequence_shadow, .logits = observe_row};
+    e->hooks = (struct kv_step_hooks){.ctx = e, .plan = kv_sequence_plan, .attended = attended, .logits = observe_row};
     kv_placement_step_begin(e->placements);
     kv_transformer_step(e->transformer, e->items, e->n_items, &e->hooks);
     double stall_us = kv_placement_step_end(e->placements);

@@ -68,6 +68,9 @@ void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s)
 {
     if (s->candidate == 0) return;
     kv_report_publication(e, s);
+    struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->frontier == KV_UNTAINTED ? -1 : s->frontier,
+                           .tokens = s->frontier < s->cache.n_rows ? (uint64_t)(s->cache.n_rows - s->frontier) : 0};
+    kv_report_receipt(e, s, KV_RECEIPT_ROLLBACK, e->word & KV_LATCH ? KV_OK : KV_SUPERSEDED, r);
     if (s->placement->cancel) s->placement->cancel(e->placements, &s->cache);
     s->placement = e->resident;
     kv_selection_destroy(s->selection);

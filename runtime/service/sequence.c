@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEPT_QUERIES = 32 }; /* of the prompt's end, for methods that build from queries; independent of the chunks */
+
 static void copy_name(char *to, size_t cap, const char *from)
 {
     size_t n = from ? strlen(from) : 0;
@@ -79,7 +81,7 @@ enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int3
 }
 
 enum kv_status kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape,
-                                   int32_t max_rows, bool all, struct kv_selection **out, struct kv_error *err)
+                                   int32_t max_rows, int32_t n_prompt, struct kv_selection **out, struct kv_error *err)
 {
     *out = NULL;
     struct kv_selection *s = calloc(1, sizeof *s);
@@ -93,8 +95,10 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     s->support = calloc(heads * group * (size_t)s->max_blocks, sizeof *s->support);
     s->estimate = calloc(heads * group * (size_t)s->d_head, sizeof *s->estimate);
     s->mass = calloc(heads * group, sizeof *s->mass);
-    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass) goto fail;
-    for (int32_t l = m->dense_layers; all && l < s->n_layers; l++)
+    s->n_prefill_q = n_prompt < KEPT_QUERIES ? n_prompt : KEPT_QUERIES;
+    if (n_prompt) s->prefill_q = calloc(units * (size_t)s->n_prefill_q * group * (size_t)s->d_head, sizeof *s->prefill_q);
+    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || (n_prompt && !s->prefill_q)) goto fail;
+    for (int32_t l = m->dense_layers; n_prompt && l < s->n_layers; l++)
         for (int32_t h = 0; h < s->n_kv_heads; h++) {
             struct kv_selector *made;
             if (kv_selection_instance(s, l, h, &made) != KV_OK) goto fail;
@@ -116,7 +120,20 @@ void kv_selection_destroy(struct kv_selection *s)
     free(s->support);
     free(s->estimate);
     free(s->mass);
+    free(s->prefill_q);
     free(s);
+}
+
+void kv_selection_keep_queries(struct kv_selection *s, int32_t layer, int32_t n_prompt, int32_t position, int32_t n, const float *queries)
+{
+    int32_t first = n_prompt - s->n_prefill_q, from = position < first ? first : position, to = position + n < n_prompt ? position + n : n_prompt;
+    size_t token = (size_t)s->group * (size_t)s->d_head;
+    if (!s->prefill_q || layer < s->method->dense_layers || from >= to) return;
+    for (int32_t h = 0; h < s->n_kv_heads; h++) {
+        size_t unit = (size_t)layer * (size_t)s->n_kv_heads + (size_t)h;
+        memcpy(s->prefill_q + (unit * (size_t)s->n_prefill_q + (size_t)(from - first)) * token,
+               queries + ((size_t)h * (size_t)n + (size_t)(from - position)) * token, (size_t)(to - from) * token * sizeof *queries);
+    }
 }
 
 struct kv_rows kv_selection_rows(const struct kv_selection *s, const struct kv_attention *a, int32_t n_visible)
@@ -133,7 +150,8 @@ static enum kv_status catch_up(struct kv_selection *s, size_t unit, const struct
     struct kv_rows rows = kv_selection_rows(s, a, n_visible - 1);
     enum kv_status status = KV_OK;
     if (!s->built[unit]) {
-        status = s->method->build(sel, &rows, NULL, 0);
+        const float *q = s->prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
+        status = s->method->build(sel, &rows, q, q ? s->n_prefill_q : 0);
         if (status != KV_OK) return status;
         s->built[unit] = true;
     }

@@ -28,6 +28,8 @@ struct kv_selection {
     uint64_t *support;             /* [n_kv_heads][group][max_blocks] of the layer in work */
     float *estimate;               /* [n_kv_heads][group][d_head] */
     double *mass;                  /* [n_kv_heads][group] */
+    float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
+    int32_t n_prefill_q;
 };
 
 enum kv_step_verdict { /* what the gate decided about the step as a whole; bits */
@@ -90,15 +92,18 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
 /* The cache holds no slab any more. The stream lives on with its reader. */
 void kv_sequence_destroy(struct kv_sequence *s);
 
-/* all: make every instance now; otherwise kv_selection_instance makes them one by one. */
+/* n_prompt > 0, to serve: every instance is made now and the last prompt queries are kept for them. 0, in shadow:
+ * kv_selection_instance makes instances one by one. */
 enum kv_status kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape,
-                                   int32_t max_rows, bool all, struct kv_selection **out, struct kv_error *err);
+                                   int32_t max_rows, int32_t n_prompt, struct kv_selection **out, struct kv_error *err);
 void kv_selection_destroy(struct kv_selection *s);
 enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out);
 /* Worker thread. Brings the index of one head up to the rows of `a` (position + 1 visible) and queries it. *omitted: rows left out,
  * summed over the group. */
 enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
                                   int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted);
+/* Decode thread. Keeps those of the queries [n_kv_heads][n][group][d_head] at `position` that are among the last of the prompt. */
+void kv_selection_keep_queries(struct kv_selection *s, int32_t layer, int32_t n_prompt, int32_t position, int32_t n, const float *queries);
 struct kv_rows kv_selection_rows(const struct kv_selection *s, const struct kv_attention *a, int32_t n_visible);
 
 #endif

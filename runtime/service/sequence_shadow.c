@@ -96,7 +96,7 @@ static bool shadow_ready(struct kv_engine *e, struct kv_sequence *s, int32_t lay
         kv_selection_destroy(s->shadow);
         s->shadow = NULL;
     }
-    if (!s->shadow && kv_selection_create(e->now.method, &e->now.candidate.params, &e->shape, s->n_prompt + s->max_tokens, false, &s->shadow, NULL) != KV_OK)
+    if (!s->shadow && kv_selection_create(e->now.method, &e->now.candidate.params, &e->shape, s->n_prompt + s->max_tokens, 0, &s->shadow, NULL) != KV_OK)
         return false;
     s->shadow_candidate = e->now.candidate.id;
     struct kv_selector *made;
@@ -139,9 +139,8 @@ static void report(struct kv_engine *e, struct kv_shadow_job *j)
     kv_report_sample(e, &j->sample);
 }
 
-void kv_sequence_shadow(void *ctx, struct kv_step_item *const *items, int32_t n_items, int32_t layer)
+void kv_sequence_shadow(struct kv_engine *e, struct kv_step_item *const *items, int32_t n_items, int32_t layer)
 {
-    struct kv_engine *e = ctx;
     if (!e->now.candidate.id || e->config.shadow_fraction <= 0) return;
     e->n_jobs = 0;
     e->job_layer = layer;

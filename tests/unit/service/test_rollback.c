@@ -141,6 +141,44 @@ START_TEST(a_promotion_in_flight_keeps_the_answer_whole)
 }
 END_TEST
 
+/* Every built pipeline: the answer depends on neither chunk nor threads nor company, and a rollback in its middle ends exact. */
+START_TEST(a_pipeline_answers_alike_however_it_is_scheduled)
+{
+    struct run *r = calloc(3, sizeof *r);
+    for (size_t p = 0; p < kv_pipeline_count(); p++) {
+        const struct kv_pipeline *pipeline = kv_pipeline_at(p);
+        if (!pipeline->built || !strcmp(pipeline->name, "resident")) continue;
+        for (int i = 0; i < 2; i++) {
+            struct kv_engine_config c;
+            kv_engine_config_default(&c);
+            c.n_threads = 1 + i;
+            c.prefill_chunk = i ? 7 : 512;
+            struct kv_engine *e = make_engine(&c);
+            install(e, pipeline->name, NULL, 0, false);
+            run_init(&r[i], 71, PROMPT, 10);
+            assign(e, &r[i], pipeline->exactness);
+            run_begin(e, &r[i]);
+            if (i) {
+                run_init(&r[2], 72, PROMPT, 30);
+                assign(e, &r[2], pipeline->exactness);
+                run_begin(e, &r[2]);
+            }
+            run_end(&r[i]);
+            ck_assert_uint_eq(r[i].stats.candidate, 1);
+            if (i) {
+                kv_engine_rollback(e, &(struct kv_rollback){0});
+                run_end(&r[2]);
+                ck_assert_int_eq(r[2].n, 30);
+                ck_assert_int_eq(kv_engine_recomputing(e), 0);
+            }
+            kv_engine_destroy(e);
+        }
+        same_runs(&r[0], &r[1]);
+    }
+    free(r);
+}
+END_TEST
+
 /* ---------------------------------------------------------------- the gate */
 
 static struct kv_engine_stats gated(struct kv_fallback_table *t, double max_mass, struct run *r)
@@ -300,6 +338,7 @@ Suite *suite_rollback(void)
     tcase_add_test(t, a_release_moves_only_from_where_it_was_seen);
     tcase_add_loop_test(t, an_assignment_that_does_not_hold_means_the_baseline, 0, 5);
     tcase_add_test(t, a_promotion_in_flight_keeps_the_answer_whole);
+    tcase_add_test(t, a_pipeline_answers_alike_however_it_is_scheduled);
     tcase_add_test(t, doubt_widens_once_and_then_fetches_everything);
     tcase_add_test(t, a_table_of_rejections_is_illegal_where_a_path_is_left);
     tcase_add_loop_test(t, recompute_and_postponement_lose_no_token, 0, 2);
