@@ -190,7 +190,7 @@ class Lab(unittest.TestCase):
                 document = json.load(f)
             self.assertEqual(len({json.dumps([m["path"], m["value"]]) for m in document["mutations"]}), count)
             first, second = document["mutations"][:2]
-            first["reason"] = "STALE_INDEX"
+            first["reason"] = "OUT_OF_MEMORY"
             value = document["valid"]
             for step in second["path"].split("."):
                 value = value[step]
