@@ -1,5 +1,6 @@
 /* cmd_lists.c — commands that show what the server holds: status, receipts, failures, sessions, tiers, pipelines. */
 #include "console/client.h"
+#include "console/receipts_offline.h"
 #include "console/tables.h"
 
 #include <stdio.h>
@@ -93,6 +94,7 @@ int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
         int status = query_of(argc, argv, 2, filters, query, sizeof query);
         return status ? status : show_list(cli, "receipts", query);
     }
+    if (!strcmp(what, "verify") && argc == 4 && !strcmp(argv[2], "--state")) return kv_receipts_verify_directory(argv[3], cli);
     if (!strcmp(what, "verify") && argc == 2) {
         json_t *v = NULL;
         int status = kv_client_do(cli, "GET", "/api/v1/receipts/verify", NULL, NULL, &v);
@@ -105,7 +107,7 @@ int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
         snprintf(query, sizeof query, "/api/v1/receipts/%.64s", argv[2]);
         return show_one(cli, query);
     }
-    fprintf(stderr, "usage: kvasir receipts [tail|find] [--kind K --rollout R …] | show ID | verify\n");
+    fprintf(stderr, "usage: kvasir receipts [tail|find] [--kind K --rollout R …] | show ID | verify [--state DIR]\n");
     return KV_EXIT_USAGE;
 }
 
