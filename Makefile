@@ -183,6 +183,7 @@ install: all ## install into $(DESTDIR)$(PREFIX)
 	install -D -m 755 $(B)/kvasird $(DESTDIR)$(PREFIX)/bin/kvasird
 	install -D -m 755 $(B)/kvasir $(DESTDIR)$(PREFIX)/bin/kvasir
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/policies policies/*.lua
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/policies/test policies/test/*.lua
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/models models/*.gguf
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/kvasir/README.md
 

@@ -350,6 +350,28 @@ START_TEST(shipped_policies_pass_their_check)
 }
 END_TEST
 
+START_TEST(shipped_policies_pass_tests_of_their_own)
+{
+    static char tests[65536];
+    for (const struct kv_embedded *e = kv_embedded_table; e->name; e++) {
+        if (strncmp(e->name, "policies/", 9)) continue;
+        char path[128];
+        snprintf(path, sizeof path, "policies/test/%s", e->name + 9);
+        FILE *f = fopen(path, "r");
+        ck_assert_msg(f != NULL, "%s has no tests in %s", e->name, path);
+        size_t n = fread(tests, 1, sizeof tests, f);
+        fclose(f);
+        struct kv_script *p;
+        struct kv_error err = {0};
+        int32_t passed = 0, failed = 0;
+        ck_assert_int_eq(kv_policy_load(KV_POLICY_KINDS, e->data, e->size, &p, &err), KV_OK);
+        ck_assert_msg(kv_policy_test(p, tests, n, &passed, &failed, &err) == KV_OK, "%s: %s", path, err.message);
+        ck_assert_int_ge(passed, 3);
+        kv_policy_free(p);
+    }
+}
+END_TEST
+
 START_TEST(a_policys_own_tests_are_counted)
 {
     struct kv_script *p;
@@ -397,6 +419,7 @@ Suite *suite_policy(void)
     tcase_add_test(t, a_fallback_policy_becomes_a_table);
     tcase_add_test(t, an_advance_needs_every_gate_whatever_the_policy_says);
     tcase_add_test(t, shipped_policies_pass_their_check);
+    tcase_add_test(t, shipped_policies_pass_tests_of_their_own);
     tcase_add_test(t, a_policys_own_tests_are_counted);
     tcase_add_test(t, a_decision_is_quick);
     suite_add_tcase(s, t);
