@@ -292,10 +292,8 @@ struct kv_tier *kv_directory_tier(const struct kv_directory *d, enum kv_tier_id 
 
 /* ---------------------------------------------------------------- removal and authority */
 
-enum kv_status kv_directory_remove(struct kv_directory *d, const struct kv_chunk_identity *id)
+static enum kv_status remove_chunk(struct kv_directory *d, uint32_t c)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
-    if (c == KV_NONE) return KV_NOT_FOUND;
     struct chunk *k = &d->chunk[c];
     if (k->writing != KV_NONE) return KV_CONFLICT;
     for (int t = 0; t < KV_TIERS; t++)
@@ -311,6 +309,26 @@ enum kv_status kv_directory_remove(struct kv_directory *d, const struct kv_chunk
     drop_chunk(d, c);
     d->stats.removed++;
     return KV_OK;
+}
+
+enum kv_status kv_directory_remove(struct kv_directory *d, const struct kv_chunk_identity *id)
+{
+    uint32_t c = kv_directory_find(d, id, NULL);
+    return c == KV_NONE ? KV_NOT_FOUND : remove_chunk(d, c);
+}
+
+enum kv_status kv_directory_remove_tenant(struct kv_directory *d, const char *tenant, struct kv_ns_generation up_to, uint64_t *removed)
+{
+    enum kv_status first = KV_OK;
+    *removed = 0;
+    for (uint32_t c = 0; c < d->config.max_chunks; c++) {
+        const struct kv_chunk_identity *id = &d->chunk[c].identity;
+        if (!d->chunk[c].used || strncmp(id->tenant, tenant, KV_NAME_CHARS) || id->ns.n > up_to.n) continue;
+        enum kv_status s = remove_chunk(d, c);
+        if (s == KV_OK) ++*removed;
+        else if (first == KV_OK) first = s;
+    }
+    return first;
 }
 
 void kv_directory_fence(struct kv_directory *d)

@@ -89,6 +89,9 @@ enum kv_status kv_evict_one(struct kv_directory *d, enum kv_tier_id tier, bool *
 enum kv_status kv_evict_now(struct kv_directory *d, enum kv_tier_id tier);
 /* Durable deletion: every replica, in reverse order of nearness; refused while leased or moving. OK is the receipt. */
 enum kv_status kv_directory_remove(struct kv_directory *d, const struct kv_chunk_identity *id);
+/* Every chunk of a tenant's namespace generation and the ones before it. *removed: how many are gone; the status is the first refusal, after which the
+ * others are still removed. */
+enum kv_status kv_directory_remove_tenant(struct kv_directory *d, const char *tenant, struct kv_ns_generation up_to, uint64_t *removed);
 /* A new authority epoch: replicas of earlier ones no longer count until kv_directory_reauthorise has verified them. */
 void kv_directory_fence(struct kv_directory *d);
 enum kv_status kv_directory_reauthorise(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier);

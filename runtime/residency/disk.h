@@ -35,7 +35,7 @@ struct kv_disk_config {
     uint64_t segment_bytes;  /* 0: 64 MiB, more where the cap would need too many files */
     uint8_t key[32];         /* master key */
     const struct kv_disk_io *io; /* NULL: the system's */
-    /* Called at open for every extent whose header is whole, in order of sequence. May be NULL. */
+    /* Called at open for every extent whose header is whole, oldest first. Whoever has no use for one releases it after open. May be NULL. */
     void (*found)(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes);
     void *found_ctx;
 };

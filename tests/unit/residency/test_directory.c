@@ -337,6 +337,37 @@ START_TEST(last_replica_is_never_evicted)
 }
 END_TEST
 
+START_TEST(a_tenant_is_removed_whole)
+{
+    uint8_t p[BYTES];
+    uint64_t removed;
+    struct kv_lease l;
+    open_dir(4, 8, 4, KV_EVICT_LRU);
+    payload(0, p);
+    for (int n = 0; n < 6; n++) {
+        struct kv_chunk_identity id = identity(n);
+        if (n % 2) strcpy(id.tenant, "beta");
+        id.ns.n = n < 4 ? 1 : 2;
+        ck_assert_int_eq(kv_directory_publish(dir, &id, (struct kv_cache_generation){1}, n < 3 ? KV_TIER_DEVICE : KV_TIER_HOST, p, BYTES, 1), KV_OK);
+    }
+    struct kv_chunk_identity held = identity(0);
+    held.ns.n = 1;
+    ck_assert_int_eq(kv_directory_lookup(dir, &held, KV_TIER_DEVICE, &l), KV_ANSWER_READY);
+    ck_assert_int_eq(kv_directory_remove_tenant(dir, "alpha", (struct kv_ns_generation){1}, &removed), KV_CONFLICT); /* a reader holds one */
+    ck_assert_uint_eq(removed, 1);
+    kv_directory_release(dir, &l);
+    ck_assert_int_eq(kv_directory_remove_tenant(dir, "alpha", (struct kv_ns_generation){2}, &removed), KV_OK);
+    ck_assert_uint_eq(removed, 2);
+    ck_assert_int_eq(kv_directory_remove_tenant(dir, "alpha", (struct kv_ns_generation){2}, &removed), KV_OK);
+    ck_assert_uint_eq(removed, 0);
+    struct kv_directory_stats st;
+    kv_directory_stats(dir, &st);
+    ck_assert_uint_eq(st.chunks, 3); /* beta's are untouched */
+    invariants();
+    close_dir();
+}
+END_TEST
+
 static int evicted(enum kv_eviction policy)
 {
     struct kv_transfer t;
@@ -599,6 +630,7 @@ Suite *suite_directory(void)
     tcase_add_test(t, leases_hold_the_source);
     tcase_add_test(t, failed_demotion_keeps_the_source);
     tcase_add_test(t, last_replica_is_never_evicted);
+    tcase_add_test(t, a_tenant_is_removed_whole);
     tcase_add_test(t, policies_choose_differently);
     tcase_add_loop_test(t, random_operations, 0, KV_EVICTIONS);
     tcase_add_test(t, transfer_threads);
