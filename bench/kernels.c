@@ -111,6 +111,17 @@ static void run_read(struct job *j, int part, int parts)
     j->sink = s[0];
 }
 
+static struct job reader = {.run = run_read, .n_bytes = (size_t)128 << 20};
+
+/* The best read rate seen so far, measured once more beside the figure that is about to be compared with it. */
+static double read_gbs(int threads)
+{
+    static double best[MAX_THREADS + 1];
+    double now_gbs = (double)reader.n_bytes / best_seconds(&reader, threads) * 1e-9;
+    if (now_gbs > best[threads]) best[threads] = now_gbs;
+    return best[threads];
+}
+
 static void run_matmul(struct job *j, int part, int parts)
 {
     int32_t groups = j->mat.rows / 16, from = groups * part / parts * 16, to = groups * (part + 1) / parts * 16;
@@ -150,7 +161,7 @@ static void free_act(struct kv_act *a)
     free((void *)(uintptr_t)a->f32), free(a->q), free(a->d), free(a->sum);
 }
 
-static void bench_products(enum kv_type type, const char *name, const double *read_gbs)
+static void bench_products(enum kv_type type, const char *name)
 {
     struct job j = {.run = run_matmul};
     size_t file_bytes = kv_type_row_bytes(type, D_MODEL) * (size_t)DECODE_ROWS, packed = kv_mat_packed_bytes(type, DECODE_ROWS, D_MODEL);
@@ -162,7 +173,7 @@ static void bench_products(enum kv_type type, const char *name, const double *re
         char label[64];
         make_act(&j.act, 1, D_MODEL);
         snprintf(label, sizeof label, "matmul/%s/decode/threads-%d", name, threads);
-        report(label, (double)j.mat.data_bytes / best_seconds(&j, threads) * 1e-9, "GB/s", read_gbs[threads]);
+        report(label, (double)j.mat.data_bytes / best_seconds(&j, threads) * 1e-9, "GB/s", read_gbs(threads));
         free_act(&j.act);
     }
     j.mat.rows = D_MODEL;
@@ -177,7 +188,7 @@ static void bench_products(enum kv_type type, const char *name, const double *re
 }
 
 /* heads K/V heads with `group` q heads each over 32,768 fp16 rows; slabs as the cache lays them out. in_l2: every block is the same one. */
-static void bench_attention(int heads, int group, int32_t d, const double *read_gbs)
+static void bench_attention(int heads, int group, int32_t d)
 {
     struct job j = {.run = run_attention, .n_attention = heads};
     size_t half = (size_t)KV_BLOCK_ROWS * (size_t)d * 2, slab = 2 * half * (size_t)heads;
@@ -201,7 +212,7 @@ static void bench_attention(int heads, int group, int32_t d, const double *read_
         for (int threads = 1; threads <= MAX_THREADS; threads++) {
             char label[64];
             snprintf(label, sizeof label, "attention/%s/d-%d/threads-%d", in_l2 ? "in-cache" : "32k", d, threads);
-            report(label, (double)(slab * DEPTH_BLOCKS) / best_seconds(&j, threads) * 1e-9, "GB/s", read_gbs[threads]);
+            report(label, (double)(slab * DEPTH_BLOCKS) / best_seconds(&j, threads) * 1e-9, "GB/s", read_gbs(threads));
         }
     }
     free(rows), free(pointers), free(q);
@@ -212,22 +223,18 @@ int main(void)
 {
     kv_numerics_enter();
     kernels = kv_kernels();
-    struct job read = {.run = run_read, .n_bytes = (size_t)256 << 20};
-    read.bytes = memory(read.n_bytes);
-    memset((void *)(uintptr_t)read.bytes, 1, read.n_bytes);
-    double read_gbs[MAX_THREADS + 1] = {0};
+    reader.bytes = memory(reader.n_bytes);
     for (int threads = 1; threads <= MAX_THREADS; threads++) {
         char label[64];
-        read_gbs[threads] = (double)read.n_bytes / best_seconds(&read, threads) * 1e-9;
         snprintf(label, sizeof label, "read/threads-%d", threads);
-        report(label, read_gbs[threads], "GB/s", 0);
+        report(label, read_gbs(threads), "GB/s", 0);
     }
-    free((void *)(uintptr_t)read.bytes);
     printf("{\"name\":\"isa/%s\",\"value\":1,\"unit\":\"\",\"floor\":null,\"ratio\":null}\n", kernels->isa);
-    bench_products(KV_Q8_0, "q8_0", read_gbs);
-    bench_products(KV_Q4_K, "q4_k", read_gbs);
-    bench_products(KV_F16, "f16", read_gbs);
-    bench_attention(3, 3, 64, read_gbs);
-    bench_attention(2, 4, 128, read_gbs);
+    bench_products(KV_Q8_0, "q8_0");
+    bench_products(KV_Q4_K, "q4_k");
+    bench_products(KV_F16, "f16");
+    bench_attention(3, 3, 64);
+    bench_attention(2, 4, 128);
+    free((void *)(uintptr_t)reader.bytes);
     return 0;
 }
