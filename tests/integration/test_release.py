@@ -1,0 +1,125 @@
+"""Releases on the real daemon: kill -9 around a rollback, receipts of a stopped server, policies offline, the release fixture."""
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import unittest
+
+from support import KVASIR, ROOT, Daemon
+
+
+def kvasir(*args):
+    p = subprocess.run([KVASIR, *args], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    return p.returncode, p.stdout, p.stderr
+
+
+def start_quest(d):
+    status, r = d.post("/api/v1/rollouts", {"name": "quest-64", "pipeline": "quest", "params": {"budget_rows": 64}, "contract": "approximate"})
+    assert status == 201, r
+    return r["id"]
+
+
+def wait_stage(d, rollout, stage):
+    """Follows the event stream until the rollout is at this stage."""
+    if d.get(f"/api/v1/rollouts/{rollout}")[1]["stage"] == stage:
+        return
+    for event, data, _ in d.events():
+        if event == "rollout" and data["id"] == rollout and data["stage"] == stage:
+            return
+    raise AssertionError(f"{rollout} never came to {stage}")
+
+
+class Restarts(unittest.TestCase):
+    def setUp(self):
+        self.state = tempfile.mkdtemp(prefix="kvasir-release-")
+        self.addCleanup(shutil.rmtree, self.state, True)
+
+    def test_an_acknowledged_rollback_survives_kill(self):
+        d = Daemon(state=self.state)
+        rollout = start_quest(d)
+        wait_stage(d, rollout, "SHADOW")
+        status, answer = d.post(f"/api/v1/rollouts/{rollout}/rollback", {"reason": "test"})
+        self.assertEqual(status, 200)
+        self.assertTrue(answer["rollback"]["fenced"] and answer["rollback"]["durable"])
+        d.kill()  # at once: the control thread may or may not have recorded it
+        again = Daemon(state=self.state)
+        _, r = again.get(f"/api/v1/rollouts/{rollout}")
+        self.assertEqual((r["stage"], r["live"]), ("EXACT_BASELINE", False))
+        self.assertEqual(r["transitions"][-1]["reason"], "OPERATOR_ROLLBACK")
+        _, v = again.get("/api/v1/receipts/verify")
+        self.assertTrue(v["verified"], v)
+        again.stop()
+
+    def test_a_killed_server_resumes_its_stage(self):
+        d = Daemon(state=self.state)
+        rollout = start_quest(d)
+        wait_stage(d, rollout, "SHADOW")
+        d.kill()
+        again = Daemon(state=self.state)
+        _, r = again.get(f"/api/v1/rollouts/{rollout}")
+        self.assertEqual((r["stage"], r["live"]), ("SHADOW", True))
+        again.stop()
+
+    def test_receipts_of_a_stopped_server(self):
+        d = Daemon(state=self.state)
+        d.complete("The magic number", max_tokens=4)
+        status, _, err = kvasir("receipts", "verify", "--state", self.state)
+        self.assertEqual(status, 1)
+        self.assertIn("STORE_LOCKED", err)
+        d.stop()
+        status, out, _ = kvasir("--json", "receipts", "verify", "--state", self.state)
+        self.assertEqual(status, 0)
+        self.assertGreater(json.loads(out)["rows"], 3)
+        db = sqlite3.connect(os.path.join(self.state, "kvasir.db"))
+        db.executescript("DROP TRIGGER receipts_no_update; UPDATE receipts SET tokens = tokens + 1 WHERE id = 3")
+        db.close()
+        status, out, _ = kvasir("--json", "receipts", "verify", "--state", self.state)
+        self.assertEqual((status, json.loads(out)["at"]), (1, 3))
+
+
+class Policies(unittest.TestCase):
+    def test_shipped_policies_pass_with_their_tests(self):
+        for kind in ("admission", "fallback", "release"):
+            status, out, err = kvasir("--json", "policy", "check", f"policies/{kind}.lua")
+            self.assertEqual(status, 0, err)
+            answer = json.loads(out)
+            self.assertEqual((answer["kind"], answer["tests"]["failed"]), (kind, 0))
+            self.assertGreaterEqual(answer["tests"]["passed"], 4)
+
+    def test_refusals_name_their_reason(self):
+        cases = [("return {", "POLICY_PARSE"), ("return {}", "POLICY_SHAPE"), ("error('x')", "POLICY_FAULT"), ("while true do end", "POLICY_BUDGET"),
+                 ("return {api=1,name='x',fallback=function() return {action='ACCEPT_APPROXIMATE'} end}", "POLICY_ILLEGAL")]
+        for source, reason in cases:
+            with tempfile.NamedTemporaryFile("w", suffix=".lua") as f:
+                f.write(source)
+                f.flush()
+                status, _, err = kvasir("policy", "check", f.name)
+                self.assertEqual(status, 1, source)
+                self.assertIn(reason, err)
+        self.assertEqual(kvasir("policy", "check", "/nonexistent.lua")[0], 1)
+        self.assertEqual(kvasir("policy", "check")[0], 2)
+
+    def test_a_failing_policy_test_is_told(self):
+        with tempfile.TemporaryDirectory() as d:
+            shutil.copy(os.path.join(ROOT, "policies", "release.lua"), d)
+            os.mkdir(os.path.join(d, "test"))
+            with open(os.path.join(d, "test", "release.lua"), "w") as f:
+                f.write("return { never = function(p) assert(p.release('OFF', {}, { wait_over = true }).action == 'HOLD', 'it moved') end }")
+            status, _, err = kvasir("policy", "check", os.path.join(d, "release.lua"))
+            self.assertEqual(status, 1)
+            self.assertIn("it moved", err)
+
+
+class Fixture(unittest.TestCase):
+    def test_every_mutation_is_refused_with_its_reason(self):
+        status, out, err = kvasir("--json", "lab", "--fixture", "tests/fixtures/contract-9-release.json")
+        self.assertEqual(status, 0, err)
+        answer = json.loads(out)
+        self.assertEqual((answer["accepted"], answer["wrong"]), (1, []))
+        self.assertGreaterEqual(answer["rejected"], 35)
+
+
+if __name__ == "__main__":
+    unittest.main()
