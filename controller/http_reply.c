@@ -79,7 +79,7 @@ static json_t *lenient_string(const char *s)
 
 json_t *kv_http_error_json(const struct kv_error *e)
 {
-    const char *type = strcmp(kv_status_class(e->status), "INPUT") ? "server_error" : "invalid_request_error";
+    const char *type = kv_status_http(e->status) < 500 ? "invalid_request_error" : "server_error"; /* OpenAI's two words */
     json_t *inner = json_pack("{s:s, s:o, s:s}", "code", kv_status_name(e->status), "message", lenient_string(e->message), "type", type);
     json_object_set_new(inner, "param", *e->where ? lenient_string(e->where) : json_null());
     if (*e->hint) json_object_set_new(inner, "hint", lenient_string(e->hint));

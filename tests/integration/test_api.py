@@ -1,7 +1,6 @@
 """The operator API and the daemon around it: status, rollouts, receipts, events, rights, limits, signals."""
 import hashlib
 import json
-import os
 import signal
 import socket
 import threading
@@ -343,7 +342,7 @@ class Connections(unittest.TestCase):
             s.close()
 
     def test_sigterm_drains(self):
-        d = Daemon()
+        d = Daemon("--set", "engine.drain_timeout_ms=120000")
         try:
             got = {}
 
@@ -353,7 +352,7 @@ class Connections(unittest.TestCase):
             t.start()
             d.wait_until(lambda: d.get("/api/v1/status")[1]["live"]["active"] == 1)
             d.signal(signal.SIGTERM)
-            t.join(30)
+            t.join(120)
             self.assertEqual(got["answer"][0], 200, got)
             self.assertEqual(got["answer"][1]["usage"]["completion_tokens"], 2000)
             self.assertEqual(d.stop(), 0)
