@@ -4,7 +4,7 @@
  * tables of `bits` signs of shared random projections, and lists each bucket's rows. A query samples the rows that meet it in at least
  * min_collisions tables; u is the probability of that. Static rows (sink, window, every row appended after build) have u = 1.
  * The estimator is self-normalised importance sampling: random by seed, biased on finite samples, never equal to dense, whatever
- * the budget. u = 0 for a sampled row is ZERO_INCLUSION. The first layer stays dense. There is no wider search: fall back to exact. */
+ * the budget. u = 0 for a sampled row is ZERO_INCLUSION. The first layer stays dense (the paper: every sixteenth). There is no wider search: fall back to exact. */
 #include "runtime/selection/draw.h"
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
