@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <gnutls/crypto.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -302,6 +303,52 @@ static void directory_rates(void)
     kv_tier_memory_destroy(&host);
 }
 
+/* Share of lookups that a tenth of the chunks answers, by policy: popularity falls off as 1/rank and drifts, recompute times differ. */
+static void hit_rates(void)
+{
+    enum { HELD = 200, ALL = 2000, LOOKUPS = 40000 };
+    uint8_t payload[64] = {1};
+    for (int policy = 0; policy < KV_EVICTIONS; policy++) {
+        struct kv_tier device, host;
+        struct kv_directory *d;
+        char label[64];
+        check(kv_tier_memory_create("device", "device", true, 4096, 4096ull * HELD, &device), "device");
+        check(kv_tier_memory_create("host", "host", false, 4096, 4096ull * ALL, &host), "host");
+        struct kv_directory_config c = {.tier = {&device, &host}, .max_chunks = ALL, .max_transactions = 2, .max_payload_bytes = 4096, .eviction = (enum kv_eviction)policy,
+                                        .promote_us = {0, 50, 0}};
+        check(kv_directory_create(&c, &d), "directory");
+        for (int i = 0; i < ALL; i++) {
+            struct kv_chunk_identity id = identity(i);
+            check(kv_directory_publish(d, &id, (struct kv_cache_generation){1}, KV_TIER_HOST, payload, sizeof payload, 20 + i % 100), "publish");
+        }
+        uint64_t seed = 7;
+        for (int i = 0; i < LOOKUPS; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            double u = (double)(seed >> 11) / 9007199254740992.0;
+            int rank = (int)pow(ALL, u) - 1;
+            struct kv_chunk_identity id = identity((rank * 613 + i / 8000) % ALL);
+            if (kv_directory_lookup(d, &id, KV_TIER_DEVICE, NULL) != KV_ANSWER_MISS) continue;
+            struct kv_transfer t;
+            struct kv_transfer_done done;
+            struct kv_waiter w;
+            bool join, pending;
+            enum kv_status s;
+            while ((s = kv_promote_begin(d, &id, KV_TIER_DEVICE, NULL, &w, &join, &t)) == KV_CAPACITY) check(kv_evict_one(d, KV_TIER_DEVICE, &pending, &t), "evict");
+            check(s, "promote");
+            kv_transfer_copy(&t, &done);
+            check(kv_transfer_complete(d, &done), "complete");
+            check(kv_waiter_result(d, &w), "result");
+        }
+        struct kv_directory_stats st;
+        kv_directory_stats(d, &st);
+        snprintf(label, sizeof label, "hit-rate/%s", kv_eviction_name((enum kv_eviction)policy));
+        line(label, (double)st.hits[KV_TIER_DEVICE] / (double)st.lookups[KV_TIER_DEVICE], "share", 0);
+        kv_directory_destroy(d);
+        kv_tier_memory_destroy(&device);
+        kv_tier_memory_destroy(&host);
+    }
+}
+
 int main(void)
 {
     double floor_rate = memcpy_rate();
@@ -309,6 +356,7 @@ int main(void)
     memory_tiers(floor_rate);
     staging(floor_rate);
     directory_rates();
+    hit_rates();
     disk_tier();
     return 0;
 }

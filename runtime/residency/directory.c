@@ -160,7 +160,8 @@ static void link_newest(struct kv_directory *d, uint32_t c, enum kv_tier_id t)
 
 void kv_replica_add(struct kv_directory *d, uint32_t c, enum kv_tier_id t, struct kv_block b)
 {
-    d->chunk[c].replica[t] = (struct replica){.present = true, .block = b, .generation = {++d->next_replica}, .authority = d->authority};
+    d->chunk[c].replica[t] = (struct replica){.present = true, .block = b, .generation = {++d->next_replica}, .authority = d->authority, .since = d->stats.lookups[t],
+                                              .rank = d->age[t]};
     link_newest(d, c, t);
     d->stats.replicas[t]++;
     d->stats.replicas_added[t]++;
@@ -246,7 +247,7 @@ enum kv_answer kv_directory_lookup(struct kv_directory *d, const struct kv_chunk
     if (c != KV_NONE && kv_replica_counts(d, &d->chunk[c].replica[tier])) {
         struct replica *r = &d->chunk[c].replica[tier];
         d->stats.hits[tier]++;
-        d->chunk[c].uses++;
+        r->rank = d->age[tier] + ++r->uses;
         if (d->config.eviction == KV_EVICT_LRU) unlink_replica(d, c, tier), link_newest(d, c, tier);
         if (lease) {
             *lease = (struct kv_lease){c, tier, r->generation, {++d->next_lease}, r->block, d->chunk[c].bytes};

@@ -243,14 +243,17 @@ static bool evictable(const struct kv_directory *d, uint32_t c, enum kv_tier_id 
     return kv_replica_counts(d, &k->replica[t]) || kv_replicas_counting(d, k) >= d->config.required;
 }
 
-/* What keeping costs less than losing it: p (T_recompute − T_promote) − C. Uses per chunk stand for p, since only the order matters. */
+/* V = p (T_recompute − T_promote) − C_capacity. Where a slower tier holds the chunk too, losing it here costs a promotion from there and no recompute.
+ * C_write was paid when it came. p: uses per lookup since it came, over as many lookups as the tier has replicas; at first it is taken for wanted. */
 static double value_of(const struct kv_directory *d, const struct chunk *k, enum kv_tier_id t)
 {
-    double p = (double)k->uses / ((double)k->uses + 1), next_us = 0;
-    for (int n = (int)t + 1; n < KV_TIERS && next_us == 0; n++)
-        if (k->replica[n].present) next_us = d->config.promote_us[n];
-    double lost_us = next_us > 0 && next_us < k->recompute_us ? next_us : k->recompute_us;
-    return p * lost_us - d->config.capacity_us_per_mib[t] * (double)k->bytes / 1048576.0;
+    const struct replica *r = &k->replica[t];
+    double horizon = (double)d->stats.replicas[t], p = ((double)r->uses + 1) * horizon / ((double)(d->stats.lookups[t] - r->since) + horizon);
+    double otherwise_us = k->recompute_us;
+    if (p > 1) p = 1;
+    for (int n = (int)t + 1; n < KV_TIERS; n++)
+        if (kv_replica_counts(d, &k->replica[n]) && d->config.promote_us[n] < otherwise_us) otherwise_us = d->config.promote_us[n];
+    return p * (otherwise_us - d->config.promote_us[t]) - d->config.capacity_us_per_mib[t] * (double)k->bytes / 1048576.0;
 }
 
 static uint32_t victim(const struct kv_directory *d, enum kv_tier_id t)
@@ -260,7 +263,7 @@ static uint32_t victim(const struct kv_directory *d, enum kv_tier_id t)
     for (uint32_t c = d->oldest[t]; c != KV_NONE; c = d->chunk[c].replica[t].newer) {
         if (!evictable(d, c, t)) continue;
         if (d->config.eviction == KV_EVICT_FIFO || d->config.eviction == KV_EVICT_LRU) return c;
-        double score = d->config.eviction == KV_EVICT_LFU ? (double)d->chunk[c].uses : value_of(d, &d->chunk[c], t);
+        double score = d->config.eviction == KV_EVICT_LFU ? (double)d->chunk[c].replica[t].rank : value_of(d, &d->chunk[c], t);
         if (best == KV_NONE || score < least) best = c, least = score;
     }
     return best;
@@ -273,6 +276,7 @@ enum kv_status kv_evict_one(struct kv_directory *d, enum kv_tier_id tier, bool *
     uint32_t c = victim(d, tier);
     if (c == KV_NONE) return KV_CAPACITY;
     struct chunk *k = &d->chunk[c];
+    d->age[tier] = k->replica[tier].rank;
     int32_t others = kv_replicas_counting(d, k) - kv_replica_counts(d, &k->replica[tier]);
     if (others >= d->config.required) {
         kv_replica_drop(d, c, tier);

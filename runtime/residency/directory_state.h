@@ -12,6 +12,7 @@ struct replica {
     struct kv_replica_generation generation;
     struct kv_authority_generation authority;
     uint32_t leases, newer, older; /* list of the tier: by insertion (FIFO), by use (LRU) */
+    uint64_t uses, since, rank;    /* lookups answered here; lookups of the tier when it came; uses on top of the tier's age */
 };
 
 struct chunk {
@@ -19,7 +20,7 @@ struct chunk {
     struct kv_chunk_digest digest;
     struct kv_chunk_identity identity;
     struct kv_cache_generation cache;
-    uint64_t bytes, uses;
+    uint64_t bytes;
     double recompute_us;
     uint32_t writing; /* transaction that moves it, or KV_NONE */
     struct replica replica[KV_TIERS];
@@ -53,6 +54,7 @@ struct kv_directory {
     uint32_t newest[KV_TIERS], oldest[KV_TIERS];
     struct kv_authority_generation authority;
     uint64_t next_replica, next_transfer, next_lease;
+    uint64_t age[KV_TIERS]; /* rank of the last victim: what was popular once does not stay for ever (LFU with dynamic ageing) */
     struct kv_directory_stats stats;
 };
 
