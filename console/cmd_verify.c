@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_TOKENS = 160, MAX_TOKENS = 65536, MAX_COMPANY = 7, NAME = 64 };
+enum { DEFAULT_TOKENS = 640 /* ten blocks: deep enough that decode is cut into subtrees */, MAX_TOKENS = 65536, MAX_COMPANY = 7, NAME = 64 };
 
 struct setting {
     char name[NAME];

@@ -4,7 +4,7 @@
 
 #include "runtime/kvasir.h"
 
-enum { RUN_MAX = 512, PROMPT = 150, VOCAB_LOW = 300, VOCAB_SPAN = 600 };
+enum { RUN_MAX = 1600, PROMPT = 150, VOCAB_LOW = 300, VOCAB_SPAN = 600 };
 
 struct run {
     int32_t prompt[RUN_MAX], n_prompt;

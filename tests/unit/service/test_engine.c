@@ -65,6 +65,24 @@ START_TEST(chunks_and_threads_change_no_bit)
 }
 END_TEST
 
+/* Deep enough that a decode step is cut into subtrees: one thread runs the whole tree, more threads fold parts of it. */
+START_TEST(subtrees_change_no_bit)
+{
+    struct run *r = runs(2);
+    for (int i = 0; i < 2; i++) {
+        struct kv_engine_config c;
+        kv_engine_config_default(&c);
+        c.n_threads = 1 + 2 * i;
+        struct kv_engine *e = make_engine(&c);
+        run_init(&r[i], 12, 1300, 6);
+        run_all(e, &r[i]);
+        kv_engine_destroy(e);
+    }
+    same_runs(&r[0], &r[1]);
+    free(r);
+}
+END_TEST
+
 START_TEST(layerwise_publishes_the_same_bits)
 {
     struct run *r = runs(4);
@@ -374,6 +392,7 @@ Suite *suite_engine(void)
     tcase_set_timeout(t, 120);
     tcase_add_test(t, company_changes_no_bit);
     tcase_add_loop_test(t, chunks_and_threads_change_no_bit, 0, 4);
+    tcase_add_test(t, subtrees_change_no_bit);
     tcase_add_test(t, layerwise_publishes_the_same_bits);
     tcase_add_test(t, draws_follow_the_output_index);
     tcase_add_test(t, a_cancelled_request_ends_and_frees_its_rows);

@@ -18,12 +18,22 @@ static void await_resumed(struct kv_engine *e)
     ck_assert_int_eq(kv_engine_recomputing(e), 0);
 }
 
-/* Holds the decode thread inside a step, before it publishes, until the flag in ctx is set. */
+/* Holds the decode thread inside a step, before it publishes. */
+struct barrier {
+    _Atomic bool standing, go;
+};
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
 static void stand(struct run *r, int32_t position)
 {
-    struct timespec pause = {.tv_nsec = 100000};
-    if (position == r->n_prompt + SERVED)
-        while (!atomic_load((_Atomic bool *)r->ctx)) nanosleep(&pause, NULL);
+    struct barrier *b = r->ctx;
+    if (position != r->n_prompt + SERVED) return;
+    atomic_store(&b->standing, true);
+    while (!atomic_load(&b->go)) nap();
 }
 
 /* A candidate serves for a while, is rolled back, and the answer goes on as a fresh exact run over the same tokens would. */
@@ -37,15 +47,16 @@ START_TEST(after_a_rollback_the_bits_are_the_baselines)
     run_init(&r[1], 32, 60, STEPS); /* a baseline sequence beside it never notices */
     if (_i == 1) r[0].request.sampling = sampled;
     assign(e, &r[0], KV_APPROXIMATE);
-    _Atomic bool go = false;
+    struct barrier barrier = {0};
     r[0].at = stand;
-    r[0].ctx = &go;
+    r[0].ctx = &barrier;
     run_begin(e, &r[0]);
     run_begin(e, &r[1]);
     run_read(&r[0], SERVED + 1);
+    while (!atomic_load(&barrier.standing)) nap();
     struct kv_rollback back;
     kv_engine_rollback(e, &back);
-    atomic_store(&go, true);
+    atomic_store(&barrier.go, true);
     ck_assert_uint_eq(back.epoch, 1);
     ck_assert(!back.already);
     ck_assert_int_eq(back.sequences, 1);
