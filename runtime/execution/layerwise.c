@@ -268,6 +268,9 @@ const struct kv_placement kv_placement_layerwise = {.name = "layerwise",
 
 void kv_layerwise_step_begin(struct kv_layerwise *w)
 {
+    /* No slot outlives its step: what was prefetched and not fetched would meet another owner at the same address one day. */
+    for (int i = 0; i < N_SLOTS; i++)
+        if (w->slots[i].state != SLOT_FREE) undo(w, &w->slots[i]);
     w->n_units = 0;
     w->step_start_us = w->last_end_us = kv_now_us();
 }

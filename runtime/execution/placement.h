@@ -37,7 +37,7 @@ struct kv_placement_config {
 };
 enum kv_status kv_placement_ctx_create(const struct kv_placement_config *c, struct kv_placement_ctx **out, struct kv_error *err);
 void kv_placement_ctx_destroy(struct kv_placement_ctx *ctx);
-/* Step borders, so that timings and stall are per step. Decode thread. */
+/* Step borders, so that timings and stall are per step; begin also undoes whatever the last step left prefetched or acquired. Decode thread. */
 void kv_placement_step_begin(struct kv_placement_ctx *ctx);
 double kv_placement_step_end(struct kv_placement_ctx *ctx); /* exposed stall of the step, microseconds */
 void kv_placement_compute(struct kv_placement_ctx *ctx, int32_t layer, double start_us, double end_us); /* measured compute of a layer */

@@ -179,6 +179,29 @@ START_TEST(stale_prefetch_is_undone)
 }
 END_TEST
 
+/* A sequence ends without a word, and another is made at the same address: it must not read the first one's rows. */
+START_TEST(a_new_owner_at_an_old_address)
+{
+    open_ctx(32, 0, 0);
+    struct kv_cache c;
+    fill_cache(&c, 3, 128);
+    kv_placement_step_begin(ctx);
+    layerwise->prefetch(ctx, &c, 0);
+    ck_assert_int_eq(layerwise->acquire(ctx, &c, 1), KV_OK);
+    kv_placement_step_begin(ctx);
+    kv_cache_free(&c, host);
+    fill_cache(&c, 4, 128);
+    ck_assert_int_eq(layerwise->acquire(ctx, &c, 0), KV_OK);
+    check_read(&c, 0);
+    layerwise->release(ctx, &c, 0);
+    ck_assert_int_eq(layerwise->acquire(ctx, &c, 1), KV_OK);
+    check_read(&c, 1);
+    layerwise->release(ctx, &c, 1);
+    kv_cache_free(&c, host);
+    close_ctx();
+}
+END_TEST
+
 START_TEST(two_pairs_in_use_is_the_limit)
 {
     open_ctx(32, 0, 0);
@@ -317,6 +340,7 @@ Suite *suite_layerwise(void)
     tcase_add_test(t, open_block_follows_its_owner);
     tcase_add_test(t, short_contexts_have_only_open_blocks);
     tcase_add_test(t, stale_prefetch_is_undone);
+    tcase_add_test(t, a_new_owner_at_an_old_address);
     tcase_add_test(t, two_pairs_in_use_is_the_limit);
     tcase_add_test(t, cancel_returns_before_the_link_does);
     tcase_add_test(t, recycled_slot_refuses_a_late_completion);
