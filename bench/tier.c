@@ -83,7 +83,7 @@ static void memory_tiers(double floor_rate)
     double up[PASSES], down[PASSES];
     check(kv_tier_memory_create("device", "device", true, SLAB, (uint64_t)SLAB * SLABS, &device), "device");
     check(kv_tier_memory_create("host", "host", false, SLAB, (uint64_t)SLAB * SLABS, &host), "host");
-    struct kv_directory_config c = {.tier = {&device, &host}, .max_chunks = SLABS, .max_transactions = 8, .max_payload_bytes = SLAB, .eviction = KV_EVICT_LRU};
+    struct kv_directory_config c = {.tier = {&device, &host}, .max_chunks = SLABS, .max_transactions = 8, .max_payload_bytes = SLAB, .victim = KV_VICTIM_LRU};
     check(kv_directory_create(&c, &d), "directory");
     for (int i = 0; i < SLABS; i++) {
         struct kv_chunk_identity id = identity(i);
@@ -276,7 +276,7 @@ static void directory_rates(void)
     struct kv_directory *d;
     uint8_t payload[64] = {1};
     check(kv_tier_memory_create("host", "host", false, 4096, 4096ull * CHUNKS, &host), "host");
-    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host}, .max_chunks = CHUNKS, .max_transactions = 8, .max_payload_bytes = 4096, .eviction = KV_EVICT_LRU};
+    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host}, .max_chunks = CHUNKS, .max_transactions = 8, .max_payload_bytes = 4096, .victim = KV_VICTIM_LRU};
     check(kv_directory_create(&c, &d), "directory");
     double start = kv_now_us();
     for (int i = 0; i < CHUNKS; i++) {
@@ -308,13 +308,13 @@ static void hit_rates(void)
 {
     enum { HELD = 200, ALL = 2000, LOOKUPS = 40000 };
     uint8_t payload[64] = {1};
-    for (int policy = 0; policy < KV_EVICTIONS; policy++) {
+    for (int policy = 0; policy < KV_VICTIMS; policy++) {
         struct kv_tier device, host;
         struct kv_directory *d;
         char label[64];
         check(kv_tier_memory_create("device", "device", true, 4096, 4096ull * HELD, &device), "device");
         check(kv_tier_memory_create("host", "host", false, 4096, 4096ull * ALL, &host), "host");
-        struct kv_directory_config c = {.tier = {&device, &host}, .max_chunks = ALL, .max_transactions = 2, .max_payload_bytes = 4096, .eviction = (enum kv_eviction)policy,
+        struct kv_directory_config c = {.tier = {&device, &host}, .max_chunks = ALL, .max_transactions = 2, .max_payload_bytes = 4096, .victim = (enum kv_victim)policy,
                                         .promote_us = {0, 50, 0}};
         check(kv_directory_create(&c, &d), "directory");
         for (int i = 0; i < ALL; i++) {
@@ -341,7 +341,7 @@ static void hit_rates(void)
         }
         struct kv_directory_stats st;
         kv_directory_stats(d, &st);
-        snprintf(label, sizeof label, "hit-rate/%s", kv_eviction_name((enum kv_eviction)policy));
+        snprintf(label, sizeof label, "hit-rate/%s", kv_victim_name((enum kv_victim)policy));
         line(label, (double)st.hits[KV_TIER_DEVICE] / (double)st.lookups[KV_TIER_DEVICE], "share", 0);
         kv_directory_destroy(d);
         kv_tier_memory_destroy(&device);

@@ -7,16 +7,16 @@
 
 enum { WAITERS_PER_TRANSACTION = 16 };
 
-const char *kv_eviction_name(enum kv_eviction e)
+const char *kv_victim_name(enum kv_victim e)
 {
     static const char *const names[] = {"fifo", "lru", "lfu", "value"};
-    return (unsigned)e < KV_EVICTIONS ? names[e] : "?";
+    return (unsigned)e < KV_VICTIMS ? names[e] : "?";
 }
 
 enum kv_status kv_directory_create(const struct kv_directory_config *c, struct kv_directory **out)
 {
     *out = NULL;
-    if (c->max_chunks < 1 || c->max_chunks > 1u << 24 || c->max_transactions < 1 || c->max_transactions > 4096 || (unsigned)c->eviction >= KV_EVICTIONS || c->required < 0)
+    if (c->max_chunks < 1 || c->max_chunks > 1u << 24 || c->max_transactions < 1 || c->max_transactions > 4096 || (unsigned)c->victim >= KV_VICTIMS || c->required < 0)
         return KV_BAD_ARGUMENT;
     struct kv_directory *d = calloc(1, sizeof *d);
     if (!d) return KV_OUT_OF_MEMORY;
@@ -248,7 +248,7 @@ enum kv_answer kv_directory_lookup(struct kv_directory *d, const struct kv_chunk
         struct replica *r = &d->chunk[c].replica[tier];
         d->stats.hits[tier]++;
         r->rank = d->age[tier] + ++r->uses;
-        if (d->config.eviction == KV_EVICT_LRU) unlink_replica(d, c, tier), link_newest(d, c, tier);
+        if (d->config.victim == KV_VICTIM_LRU) unlink_replica(d, c, tier), link_newest(d, c, tier);
         if (lease) {
             *lease = (struct kv_lease){c, tier, r->generation, {++d->next_lease}, r->block, d->chunk[c].bytes};
             r->leases++;

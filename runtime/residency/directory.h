@@ -9,15 +9,15 @@
 
 #include "runtime/residency/transaction.h"
 
-enum kv_eviction { KV_EVICT_FIFO, KV_EVICT_LRU, KV_EVICT_LFU, KV_EVICT_VALUE, KV_EVICTIONS };
-const char *kv_eviction_name(enum kv_eviction e);
+enum kv_victim { KV_VICTIM_FIFO, KV_VICTIM_LRU, KV_VICTIM_LFU, KV_VICTIM_VALUE, KV_VICTIMS };
+const char *kv_victim_name(enum kv_victim e);
 
 struct kv_directory_config {
     struct kv_tier *tier[KV_TIERS]; /* NULL: not there. DEVICE, HOST, DISK in order of nearness */
     uint32_t max_chunks, max_transactions;
     uint64_t max_payload_bytes; /* of one chunk: size of the staging buffers */
     int32_t required;           /* R_min; 0: 1 */
-    enum kv_eviction eviction;
+    enum kv_victim victim;
     /* Times in microseconds for the value policy: p (T_recompute − T_promote) − C. Constants per tier suffice. */
     double promote_us[KV_TIERS], capacity_us_per_mib[KV_TIERS];
 };

@@ -262,8 +262,8 @@ static uint32_t victim(const struct kv_directory *d, enum kv_tier_id t)
     double least = 0;
     for (uint32_t c = d->oldest[t]; c != KV_NONE; c = d->chunk[c].replica[t].newer) {
         if (!evictable(d, c, t)) continue;
-        if (d->config.eviction == KV_EVICT_FIFO || d->config.eviction == KV_EVICT_LRU) return c;
-        double score = d->config.eviction == KV_EVICT_LFU ? (double)d->chunk[c].replica[t].rank : value_of(d, &d->chunk[c], t);
+        if (d->config.victim == KV_VICTIM_FIFO || d->config.victim == KV_VICTIM_LRU) return c;
+        double score = d->config.victim == KV_VICTIM_LFU ? (double)d->chunk[c].replica[t].rank : value_of(d, &d->chunk[c], t);
         if (best == KV_NONE || score < least) best = c, least = score;
     }
     return best;

@@ -13,12 +13,12 @@ static struct kv_tier device, host, disk;
 static struct kv_directory *dir;
 static struct kv_error err;
 
-static void open_dir(int device_slabs, int host_slabs, int disk_slabs, enum kv_eviction eviction)
+static void open_dir(int device_slabs, int host_slabs, int disk_slabs, enum kv_victim eviction)
 {
     ck_assert_int_eq(kv_tier_memory_create("device", "device", true, SLAB, (uint64_t)device_slabs * SLAB, &device), KV_OK);
     ck_assert_int_eq(kv_tier_memory_create("host", "host", false, SLAB, (uint64_t)host_slabs * SLAB, &host), KV_OK);
     ck_assert_int_eq(kv_tier_memory_create("disk", "file", true, SLAB, (uint64_t)disk_slabs * SLAB, &disk), KV_OK);
-    struct kv_directory_config c = {.tier = {&device, &host, &disk}, .max_chunks = 64, .max_transactions = 8, .max_payload_bytes = SLAB, .eviction = eviction,
+    struct kv_directory_config c = {.tier = {&device, &host, &disk}, .max_chunks = 64, .max_transactions = 8, .max_payload_bytes = SLAB, .victim = eviction,
                                     .promote_us = {0, 10, 1000}, .capacity_us_per_mib = {1, 1, 1}};
     ck_assert_int_eq(kv_directory_create(&c, &dir), KV_OK);
 }
@@ -113,7 +113,7 @@ START_TEST(demote_and_promote)
     struct kv_waiter w;
     bool join;
     uint8_t own[BYTES], want[BYTES];
-    open_dir(4, 4, 4, KV_EVICT_LRU);
+    open_dir(4, 4, 4, KV_VICTIM_LRU);
     struct kv_chunk_identity id = identity(1);
     publish(1, KV_TIER_DEVICE);
     ck_assert_int_eq(kv_demote_begin(dir, &id, KV_TIER_DEVICE, KV_TIER_HOST, &t), KV_OK);
@@ -147,7 +147,7 @@ START_TEST(disk_to_device_goes_through_host)
     struct kv_transfer t;
     struct kv_waiter w;
     bool join;
-    open_dir(4, 4, 4, KV_EVICT_LRU);
+    open_dir(4, 4, 4, KV_VICTIM_LRU);
     struct kv_chunk_identity id = identity(1);
     publish(1, KV_TIER_DISK);
     ck_assert_int_eq(kv_promote_begin(dir, &id, KV_TIER_DEVICE, NULL, &w, &join, &t), KV_UNSUPPORTED);
@@ -175,7 +175,7 @@ START_TEST(completions_are_refused_by_reason)
         struct kv_transfer t;
         struct kv_waiter w;
         bool join;
-        open_dir(4, 4, 4, KV_EVICT_LRU);
+        open_dir(4, 4, 4, KV_VICTIM_LRU);
         struct kv_chunk_identity id = identity(1);
         publish(1, KV_TIER_HOST);
         ck_assert_int_eq(kv_promote_begin(dir, &id, KV_TIER_DEVICE, NULL, &w, &join, &t), KV_OK);
@@ -215,7 +215,7 @@ START_TEST(aba)
     struct kv_transfer t, t2;
     struct kv_waiter w, w2;
     bool join;
-    open_dir(1, 4, 4, KV_EVICT_LRU);
+    open_dir(1, 4, 4, KV_VICTIM_LRU);
     struct kv_chunk_identity a = identity(1), b = identity(2);
     publish(1, KV_TIER_HOST);
     publish(2, KV_TIER_HOST);
@@ -244,7 +244,7 @@ START_TEST(coalescing)
     bool join;
     uint8_t own[3][BYTES], want[BYTES];
     struct kv_directory_stats st;
-    open_dir(4, 4, 4, KV_EVICT_LRU);
+    open_dir(4, 4, 4, KV_VICTIM_LRU);
     struct kv_chunk_identity id = identity(3), other = identity(3);
     publish(3, KV_TIER_HOST);
     strcpy(other.tenant, "beta"); /* the same tokens under another tenant are another chunk */
@@ -279,7 +279,7 @@ START_TEST(leases_hold_the_source)
 {
     struct kv_transfer t;
     struct kv_lease l, l2;
-    open_dir(4, 4, 4, KV_EVICT_LRU);
+    open_dir(4, 4, 4, KV_VICTIM_LRU);
     struct kv_chunk_identity id = identity(1);
     publish(1, KV_TIER_DEVICE);
     ck_assert_int_eq(kv_directory_lookup(dir, &id, KV_TIER_DEVICE, &l), KV_ANSWER_READY);
@@ -303,7 +303,7 @@ END_TEST
 START_TEST(failed_demotion_keeps_the_source)
 {
     struct kv_transfer t;
-    open_dir(4, 4, 4, KV_EVICT_LRU);
+    open_dir(4, 4, 4, KV_VICTIM_LRU);
     struct kv_chunk_identity id = identity(1);
     publish(1, KV_TIER_DEVICE);
     ck_assert_int_eq(kv_demote_begin(dir, &id, KV_TIER_DEVICE, KV_TIER_HOST, &t), KV_OK);
@@ -321,7 +321,7 @@ START_TEST(last_replica_is_never_evicted)
 {
     struct kv_transfer t;
     bool pending;
-    open_dir(2, 1, 0, KV_EVICT_FIFO);
+    open_dir(2, 1, 0, KV_VICTIM_FIFO);
     publish(1, KV_TIER_DEVICE);
     publish(2, KV_TIER_DEVICE);
     ck_assert_int_eq(kv_evict_one(dir, KV_TIER_DEVICE, &pending, &t), KV_OK);
@@ -342,7 +342,7 @@ START_TEST(a_tenant_is_removed_whole)
     uint8_t p[BYTES];
     uint64_t removed;
     struct kv_lease l;
-    open_dir(4, 8, 4, KV_EVICT_LRU);
+    open_dir(4, 8, 4, KV_VICTIM_LRU);
     payload(0, p);
     for (int n = 0; n < 6; n++) {
         struct kv_chunk_identity id = identity(n);
@@ -368,14 +368,14 @@ START_TEST(a_tenant_is_removed_whole)
 }
 END_TEST
 
-static int evicted(enum kv_eviction policy)
+static int evicted(enum kv_victim policy)
 {
     struct kv_transfer t;
     bool pending;
     open_dir(3, 8, 0, policy);
     /* 1 is oldest, used twice, dear to recompute; 2 is never used; 3 is used once and last, cheap. */
     for (int n = 1; n <= 3; n++) publish(n, KV_TIER_DEVICE);
-    if (policy == KV_EVICT_LRU) holds(1, KV_TIER_DEVICE), holds(3, KV_TIER_DEVICE);
+    if (policy == KV_VICTIM_LRU) holds(1, KV_TIER_DEVICE), holds(3, KV_TIER_DEVICE);
     else holds(1, KV_TIER_DEVICE), holds(1, KV_TIER_DEVICE), holds(2, KV_TIER_DEVICE), holds(2, KV_TIER_DEVICE), holds(3, KV_TIER_DEVICE);
     ck_assert_int_eq(kv_evict_one(dir, KV_TIER_DEVICE, &pending, &t), KV_OK);
     int n = t.identity.layer;
@@ -385,10 +385,10 @@ static int evicted(enum kv_eviction policy)
 
 START_TEST(policies_choose_differently)
 {
-    ck_assert_int_eq(evicted(KV_EVICT_FIFO), 1);
-    ck_assert_int_eq(evicted(KV_EVICT_LRU), 2);
-    ck_assert_int_eq(evicted(KV_EVICT_LFU), 3);
-    ck_assert_int_eq(evicted(KV_EVICT_VALUE), 1); /* 100 µs to recompute: cheaper than 2 and 3, though used more */
+    ck_assert_int_eq(evicted(KV_VICTIM_FIFO), 1);
+    ck_assert_int_eq(evicted(KV_VICTIM_LRU), 2);
+    ck_assert_int_eq(evicted(KV_VICTIM_LFU), 3);
+    ck_assert_int_eq(evicted(KV_VICTIM_VALUE), 1); /* 100 µs to recompute: cheaper than 2 and 3, though used more */
 }
 END_TEST
 
@@ -508,7 +508,7 @@ static void one_operation(struct world *w)
     }
 }
 
-static void random_run(enum kv_eviction eviction, long operations, uint64_t seed)
+static void random_run(enum kv_victim eviction, long operations, uint64_t seed)
 {
     struct world w = {.seed = seed};
     open_dir(6, 10, 30, eviction);
@@ -531,7 +531,7 @@ static void random_run(enum kv_eviction eviction, long operations, uint64_t seed
 START_TEST(random_operations)
 {
     /* 5,000 a policy in the suite; KVASIR_SOAK asks for a hundred thousand. */
-    random_run((enum kv_eviction)_i, getenv("KVASIR_SOAK") ? 100000 : 5000, 12345 + (uint64_t)_i);
+    random_run((enum kv_victim)_i, getenv("KVASIR_SOAK") ? 100000 : 5000, 12345 + (uint64_t)_i);
 }
 END_TEST
 
@@ -567,7 +567,7 @@ static void *copier(void *arg)
 START_TEST(transfer_threads)
 {
     pthread_t thread[2];
-    open_dir(6, 12, 0, KV_EVICT_LRU);
+    open_dir(6, 12, 0, KV_VICTIM_LRU);
     for (int n = 0; n < 12; n++) publish(n, KV_TIER_HOST);
     for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, copier, NULL), 0);
     int running = 0, landed = 0;
@@ -632,7 +632,7 @@ Suite *suite_directory(void)
     tcase_add_test(t, last_replica_is_never_evicted);
     tcase_add_test(t, a_tenant_is_removed_whole);
     tcase_add_test(t, policies_choose_differently);
-    tcase_add_loop_test(t, random_operations, 0, KV_EVICTIONS);
+    tcase_add_loop_test(t, random_operations, 0, KV_VICTIMS);
     tcase_add_test(t, transfer_threads);
     suite_add_tcase(s, t);
     return s;

@@ -32,7 +32,7 @@ static void open_all(int host_slabs)
 {
     struct kv_error err = {0};
     ck_assert_int_eq(kv_tier_memory_create("host", "host", false, slab, (uint64_t)host_slabs * slab, &host), KV_OK);
-    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host, [KV_TIER_DISK] = &disk}, .max_chunks = 256, .max_transactions = 4, .max_payload_bytes = slab, .eviction = KV_EVICT_LRU};
+    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host, [KV_TIER_DISK] = &disk}, .max_chunks = 256, .max_transactions = 4, .max_payload_bytes = slab, .victim = KV_VICTIM_LRU};
     ck_assert_int_eq(kv_directory_create(&c, &dir), KV_OK);
     struct kv_disk_config dc = {.path = folder, .capacity_bytes = 64 << 20, .segment_bytes = 1 << 20, .key = {3}, .found = on_found};
     ck_assert_msg(kv_disk_open(&dc, &disk, &err) == KV_OK, "%s", err.message);
