@@ -53,7 +53,8 @@ $(B)/kernels/x86/avx2%.o: ARCHFLAGS := -mavx2 -mfma -mf16c
 $(B)/kernels/x86/avx512%.o: ARCHFLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
 $(B)/kernels/%.o: OPT := -O3
 
-$(B)/%.o: %.c $(B)/.deps-ok
+# nvcc as a prerequisite: what was built before it came does not know that CUDA is there.
+$(B)/%.o: %.c $(B)/.deps-ok $(NVCC)
 	@mkdir -p $(@D)
 	@echo "  CC   $<"
 	$(Q)$(CC) $(CPPFLAGS) $(PKG_CF) $(CFLAGS) $(ARCHFLAGS) -MMD -MP -c $< -o $@

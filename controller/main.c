@@ -2,6 +2,7 @@
 #include "controller/api.h"
 #include "controller/config_paths.h"
 #include "controller/demo.h"
+#include "kernels/cuda/device.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -222,6 +223,24 @@ static void serve(struct daemon *d, const sigset_t *set)
     }
 }
 
+/* What the settings meet: processor, kernels and devices, as comments below them. */
+static void print_hardware(FILE *out)
+{
+    fprintf(out, "# processor: %ld cores, kernels %s\n", sysconf(_SC_NPROCESSORS_ONLN), kv_kernels()->isa);
+#ifdef KV_CUDA
+    int n = kv_cuda_device_count();
+    fprintf(out, "# cuda: built in, %d device%s\n", n, n == 1 ? "" : "s");
+#else
+    int n = 0;
+    fputs("# cuda: not built in; no nvcc was found when this was built\n", out);
+#endif
+    for (int i = 0; i < n; i++) {
+        struct kv_cuda_device d;
+        if (kv_cuda_device_query(i, &d))
+            fprintf(out, "# cuda device %d: %s, compute %d.%d, %zu of %zu bytes free\n", i, d.name, d.compute_major, d.compute_minor, d.free_bytes, d.memory_bytes);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct kv_error err = {0};
@@ -237,7 +256,7 @@ int main(int argc, char **argv)
     if (!st && (d->config.help || d->config.version || d->config.print)) {
         if (d->config.help) kv_config_help(stdout);
         else if (d->config.version) puts("kvasird " KVASIR_VERSION);
-        else kv_config_print(&d->config, stdout);
+        else kv_config_print(&d->config, stdout), print_hardware(stdout);
     } else if (!st) {
         block_signals(&set);
         st = start(d, &err);

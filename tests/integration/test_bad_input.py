@@ -68,6 +68,7 @@ class Start(unittest.TestCase):
         self.assertEqual(rows["engine.max_queue"], ("44", "environment"))
         self.assertEqual(rows["engine.max_sequences"], ("5", "flag"))
         self.assertEqual(rows["engine.prefill_chunk"], ("256", "default"))
+        self.assertRegex(out, r"\n# processor: \d+ cores, kernels (scalar|avx2|avx512)\n# cuda: (built in, \d+ device|not built in)")
 
     def test_addresses(self):
         with socket.socket() as s:
