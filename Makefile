@@ -1,8 +1,11 @@
 # Kvasir — `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
+.SECONDARY:
 B ?= build
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 PREFIX ?= /usr/local
 DESTDIR ?=
 V ?=

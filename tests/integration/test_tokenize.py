@@ -1,15 +1,17 @@
-"""kvasir tokenize and detokenize: the reference's tokens, the way back, and clear refusals. KVASIR_MODELS names a folder with SmolLM2."""
+"""kvasir tokenize and detokenize: the reference's tokens, the way back, and clear refusals. SmolLM2 is tested where its file is at hand."""
 import json
 import os
 import subprocess
 import tempfile
 import unittest
 
+from support import smollm2
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 KVASIR = os.path.join(ROOT, os.environ.get("KVASIR_BUILD", "build"), "kvasir")
 DEMO = os.path.join(ROOT, "models", "kvasir-demo-q8_0.gguf")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
-SMOLLM2 = os.path.join(os.environ.get("KVASIR_MODELS", os.path.join(ROOT, "build", "models")), "SmolLM2-135M-Instruct-Q4_1.gguf")
+SMOLLM2 = smollm2()
 
 
 def kvasir(*args, **more):
@@ -33,7 +35,7 @@ class Tokens(unittest.TestCase):
     def test_demo(self):
         self.check(DEMO, "tokens-demo.json")
 
-    if os.path.exists(SMOLLM2):
+    if SMOLLM2:
         def test_smollm2(self):
             self.check(SMOLLM2, "tokens-smollm2.json")
 

@@ -1,9 +1,10 @@
 """kvasir generate against reference continuations computed in double precision from the dequantised weights.
 
-The vectors lie beside the tests (tests/fixtures/vectors) for the model that ships; KVASIR_VECTORS and KVASIR_MODELS name folders with
-more, SmolLM2 among them. Tolerances on the logprob of the reference's first token: int8 activations mean |Δ| ≤ 0.05 and no other first
+The vectors lie beside the tests (tests/fixtures/vectors); SmolLM2 is tested where its file is at hand. Tolerances on the logprob of the reference's first token: int8 activations mean |Δ| ≤ 0.05 and no other first
 token where the margin exceeds 0.5; float activations 1e-3 and 0.01."""
 import json, os, subprocess, tempfile, unittest
+
+from support import smollm2
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("KVASIR_BUILD", "build"))
@@ -11,11 +12,7 @@ KVASIR = os.path.join(BUILD, "kvasir")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures", "vectors")
 
 
-def find(folders, name):
-    for folder in folders:
-        if folder and os.path.exists(os.path.join(folder, name)):
-            return os.path.join(folder, name)
-    return None
+SMOLLM2 = smollm2()
 
 
 def generate(model, prompts, force, *more):
@@ -35,8 +32,7 @@ def generate(model, prompts, force, *more):
 
 class Vectors(unittest.TestCase):
     def check(self, vectors, model, mean_limit, margin_limit):
-        model = find([os.path.join(ROOT, "models"), os.environ.get("KVASIR_MODELS")], model)
-        with open(vectors) as f:
+        with open(os.path.join(FIXTURES, vectors)) as f:
             rows = json.load(f)
         answers = generate(model, [{"ids": r["ids"], "steps": len(r["greedy"])} for r in rows], [r["greedy"] for r in rows])
         errors, flips, nll, tokens = [], [], 0.0, 0
@@ -54,20 +50,20 @@ class Vectors(unittest.TestCase):
                 if got[0][0] != want[0][0] and margin > margin_limit:
                     flips.append((row["name"], step, margin))
         mean = sum(errors) / len(errors)
-        print("%s: mean |Δlogprob| %.6f, max %.4f over %d; prompt nll off by %.5f a token" % (os.path.basename(vectors), mean, max(errors), len(errors), nll / tokens))
+        print("%s: mean |Δlogprob| %.6f, max %.4f over %d; prompt nll off by %.5f a token" % (vectors, mean, max(errors), len(errors), nll / tokens))
         self.assertEqual(flips, [])
         self.assertLessEqual(mean, mean_limit)
         self.assertLessEqual(nll / tokens, mean_limit)
 
     def test_demo_q8_0(self):
-        self.check(os.path.join(FIXTURES, "demo-q8_0-greedy.json"), "kvasir-demo-q8_0.gguf", 0.05, 0.5)
+        self.check("demo-q8_0-greedy.json", os.path.join(ROOT, "models", "kvasir-demo-q8_0.gguf"), 0.05, 0.5)
 
     def test_demo_f16(self):
-        self.check(os.path.join(FIXTURES, "demo-f16-greedy.json"), "kvasir-demo-f16.gguf", 1e-3, 0.01)
+        self.check("demo-f16-greedy.json", os.path.join(ROOT, "models", "kvasir-demo-f16.gguf"), 1e-3, 0.01)
 
-    if os.environ.get("KVASIR_VECTORS"):
+    if SMOLLM2:
         def test_smollm2(self):
-            self.check(os.path.join(os.environ["KVASIR_VECTORS"], "smollm2-greedy.json"), "SmolLM2-135M-Instruct-Q4_1.gguf", 0.05, 0.5)
+            self.check("smollm2-greedy.json", SMOLLM2, 0.05, 0.5)
 
 
 if __name__ == "__main__":
