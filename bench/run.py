@@ -16,6 +16,17 @@ PEER_PACKAGE = "@node-llama-cpp/linux-x64"
 GOALS = [("decode/", "peer_ratio", 1.0), ("prefill/", "peer_ratio", 1.0), ("attention/", "ratio", 0.6), ("kernels/", "ratio", 0.6), ("tier/", "ratio", 0.6), ("http/", "ratio", 0.5)]
 
 
+def random_models(build):
+    """The 135M shape with random weights, once: speed depends on the shape alone."""
+    folder = os.path.join(build, "models")
+    os.makedirs(folder, exist_ok=True)
+    for kind in ("q8_0", "f16"):
+        out = os.path.join(folder, f"135m-{kind}.gguf")
+        if not os.path.exists(out):
+            subprocess.run([sys.executable, os.path.join(ROOT, "tools", "random_model.py"), "--shape", "135m", "--type", kind, "--out", out + ".new"], check=True, timeout=600)
+            os.rename(out + ".new", out)
+
+
 def models(build):
     """(label, file, depths): the small model, and whatever lies in BUILD/models as NAME-TYPE.gguf (135m-q8_0.gguf)."""
     for kind in ("q8_0", "f16"):
@@ -86,6 +97,7 @@ def main():
     p.add_argument("--peer", action="store_true", help="measure the peer in the same run")
     a = p.parse_args()
     build, rows, broken = os.path.join(ROOT, a.build), {}, 0
+    random_models(build)
     for program, arguments in jobs(build):
         try:
             for row in figures(program, arguments):
