@@ -332,6 +332,18 @@ struct kv_layer_timing { /* of the last layerwise step: measured, and predicted 
 };
 int32_t kv_engine_layer_timings(const struct kv_engine *e, struct kv_layer_timing *out, int32_t cap);
 
+/* --- sessions: completed turns whose sealed exact K/V blocks are kept for the next one. Any thread. */
+#define KV_SESSION_STATES(X)                                                                                           \
+    X(RUNNING) X(QUIESCING) X(SAVING) X(PAUSED_HOST) X(RESTORING) X(RESUME_READY) X(PREFILL_NEW_TURN) X(PAUSED_GPU)    \
+    X(PREFILL_EXTERNAL_RESULT) X(SWAPPING_OUT) X(SWAPPING_IN) X(TOKEN_ONLY) X(RECOMPUTING)
+enum kv_session_state { /* contract §5 */
+#define KV_SESSION_STATE(name) KV_SESSION_##name,
+    KV_SESSION_STATES(KV_SESSION_STATE)
+#undef KV_SESSION_STATE
+    KV_SESSION_STATE_COUNT
+};
+const char *kv_session_state_name(enum kv_session_state s);
+
 /* Hashing for everyone above: SHA-256 by GnuTLS. */
 void kv_sha256(const void *data, size_t n, uint8_t out[32]);
 void kv_hex(const uint8_t *bytes, size_t n, char *out); /* 2n+1 chars */
