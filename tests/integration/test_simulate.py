@@ -1,0 +1,127 @@
+"""kvasir simulate: the facts of a real trace where it is at hand, a small trace worked out here always, policies side by side, and bad input."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from collections import OrderedDict
+
+from tests.integration import support
+
+TRACE = os.path.join(support.ROOT, "..", "shared", "traces", "mooncake-conversation.jsonl")
+# Of 288,500 blocks, hits with so many blocks of room.
+FACTS = {"1000": 12831, "10000": 60921, "30000": 93967, "50000": 102290, "100000": 104924, "unlimited": 105710}
+
+
+def simulate(*args):
+    p = subprocess.run([support.KVASIR, "--json", "simulate", *args], capture_output=True, text=True, timeout=120, cwd=support.ROOT, env=support.environment())
+    return p.returncode, json.loads(p.stdout) if p.stdout.strip() else None, p.stderr
+
+
+def small_trace():
+    """300 requests of forty conversations that grow by a block a turn."""
+    lines, turns = [], {}
+    for i in range(300):
+        who = (i * i + 7 * i) % 40
+        turns[who] = turns.get(who, 1) + 1
+        n = turns[who]
+        lines.append({"timestamp": i * 40, "input_length": 512 * n, "output_length": 20 + i % 30, "hash_ids": [who * 1000 + k for k in range(n)],
+                      **({"contract": "approximate"} if i % 5 == 0 else {}), **({"deadline_ms": 900 + i % 7 * 300} if i % 3 else {})})
+    return lines
+
+
+def plain_lru(lines, capacity):
+    pool, hits = OrderedDict(), 0
+    for line in lines:
+        whole = True
+        for b in line["hash_ids"]:
+            if b in pool:
+                pool.move_to_end(b)
+                hits += whole
+            else:
+                whole = False
+                pool[b] = True
+                if len(pool) > capacity:
+                    pool.popitem(last=False)
+    return hits
+
+
+class Simulate(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.dir.cleanup)
+        cls.lines = small_trace()
+        cls.trace = cls.write("small.jsonl", cls.lines)
+
+    @classmethod
+    def write(cls, name, lines):
+        path = os.path.join(cls.dir.name, name)
+        with open(path, "w") as f:
+            f.writelines((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+        return path
+
+    @unittest.skipUnless(os.path.isfile(TRACE), "the Mooncake trace is not at hand")
+    def test_the_facts_of_the_trace(self):
+        for blocks, hits in FACTS.items():
+            status, r, err = simulate("--trace", TRACE, "--blocks", blocks, "--eviction", "lru")
+            self.assertEqual(status, 0, err)
+            self.assertEqual((r["block_hits"], r["blocks"], r["input_tokens"]), (hits, 288500, 144793823))
+
+    def test_a_small_trace_equals_a_plain_pool(self):
+        total = sum(len(line["hash_ids"]) for line in self.lines)
+        for blocks in (1, 7, 60, 200, 10000):
+            status, r, err = simulate("--trace", self.trace, "--blocks", str(blocks), "--eviction", "lru")
+            self.assertEqual(status, 0, err)
+            self.assertEqual((r["block_hits"], r["blocks"]), (plain_lru(self.lines, blocks), total))
+
+    def test_policies_and_sizes_side_by_side(self):
+        status, r, err = simulate("--trace", self.trace, "--policy", "fifo,earliest_deadline,exact_deadline_coalescing", "--host", "128MiB,4GiB", "--disk", "0,64GiB", "--device", "2GiB",
+                                  "--set", "prefill_tokens_per_s=20000", "--target", "0.5")
+        self.assertEqual(status, 0, err)
+        self.assertTrue(r["emulated"])
+        self.assertEqual(len(r["runs"]), 12)
+        self.assertEqual({x["policy"] for x in r["runs"]}, {"fifo", "earliest-deadline", "exact-deadline-coalescing"})
+        for x in r["runs"]:
+            self.assertEqual(x["finished"] + sum(x["refused"].values()), 300)
+            self.assertEqual(x["policy_faults"], 0)
+            self.assertGreater(x["policy_calls"], 0)
+        by = {(x["policy"], x["host_bytes"], x["disk_bytes"]): x for x in r["runs"]}
+        for policy in ("fifo", "earliest-deadline", "exact-deadline-coalescing"):
+            none, disk = by[policy, 128 << 20, 0], by[policy, 128 << 20, 64 << 30]
+            self.assertGreater(disk["blocks"]["host_hits"] + disk["blocks"]["disk_hits"], none["blocks"]["host_hits"])
+            self.assertGreater(by[policy, 4 << 30, 0]["blocks"]["host_hits"], none["blocks"]["host_hits"])
+        sizing = r["sizing"]
+        self.assertTrue(sizing["reachable"])
+        total = sum(len(line["hash_ids"]) for line in self.lines)
+        self.assertGreaterEqual(plain_lru(self.lines, sizing["blocks"]), 0.5 * total)
+        self.assertLess(plain_lru(self.lines, sizing["blocks"] - 1), 0.5 * total)
+
+    def test_the_same_run_gives_the_same_answer(self):
+        args = ("--trace", self.trace, "--policy", "fifo", "--host", "1GiB", "--speed", "10", "--deadline-ms", "500")
+        a, b = simulate(*args)[1], simulate(*args)[1]
+        for r in (a, b):
+            for x in r["runs"]:
+                x.pop("wall_seconds")
+        self.assertEqual(a, b)
+        self.assertGreater(sum(a["runs"][0]["refused"].values()), 0)
+
+    def test_bad_input_is_refused_by_line(self):
+        good = json.dumps(self.lines[0])
+        for bad, word in (("{", "line 2"), ("[]", "line 2"), ('{"timestamp":-1,"input_length":1,"output_length":1,"hash_ids":[]}', "line 2"), ('{"timestamp":0}', "line 2"),
+                          ('{"timestamp":0,"input_length":1,"output_length":1,"hash_ids":["x"]}', "hash_ids[0]")):
+            status, _, err = simulate("--trace", self.write("bad.jsonl", [good, bad]), "--blocks", "10")
+            self.assertEqual(status, 1)
+            self.assertIn(word, err)
+        self.assertEqual(simulate("--trace", self.write("empty.jsonl", []), "--blocks", "10")[0], 1)
+        self.assertEqual(simulate("--trace", os.path.join(self.dir.name, "none.jsonl"), "--blocks", "10")[0], 1)
+        for args in (("--blocks", "0"), ("--blocks", "many"), ("--eviction", "mru", "--blocks", "5"), ("--set", "unknown=1"), ("--host", "1GB"), ("--speed", "0"), ("--what", "1")):
+            status, _, err = simulate("--trace", self.trace, *args)
+            self.assertEqual(status, 2, args)
+        status, _, err = simulate("--trace", self.trace, "--policy", "no-such-policy")
+        self.assertEqual(status, 1)
+        self.assertIn("no-such-policy", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
