@@ -190,26 +190,32 @@ static enum kv_status write_group(struct kv_tier *t, int32_t n, const struct kv_
     return s;
 }
 
+static bool may_gain(const struct chunk *c, enum kv_tier_id tier, uint64_t bytes)
+{
+    return !c->replica[tier].present && c->writing == KV_NONE && c->bytes == bytes;
+}
+
 enum kv_status kv_directory_publish_group(struct kv_directory *d, int32_t n, const struct kv_chunk_identity *id, struct kv_cache_generation cache, enum kv_tier_id tier,
                                           const void *const *payload, uint64_t bytes, double recompute_us)
 {
     if ((unsigned)tier >= KV_TIERS || !d->config.tier[tier] || n < 1 || n > KV_PUBLISH_MAX || bytes == 0 || bytes > d->config.max_payload_bytes) return KV_BAD_ARGUMENT;
     if (d->n_free < (uint32_t)n) return KV_CAPACITY;
     struct kv_tier *t = d->config.tier[tier];
+    uint32_t c;
     struct kv_block *b = malloc((size_t)n * sizeof *b);
     int32_t reserved = 0, added = 0;
     enum kv_status s = b ? KV_OK : KV_OUT_OF_MEMORY;
     for (; reserved < n && s == KV_OK; reserved++) {
-        if (kv_directory_find(d, &id[reserved], NULL) != KV_NONE) s = KV_CONFLICT;
+        if ((c = kv_directory_find(d, &id[reserved], NULL)) != KV_NONE && !may_gain(&d->chunk[c], tier, bytes)) s = KV_CONFLICT;
         else s = t->reserve(t->ctx, bytes, &id[reserved], &b[reserved]);
         if (s != KV_OK) break;
     }
     if (s == KV_OK) s = write_group(t, n, b, id, payload, bytes);
     for (; s == KV_OK && added < n; added++) {
         struct kv_chunk_digest g;
-        uint32_t c = kv_directory_find(d, &id[added], &g); /* again: the group may name one chunk twice */
-        if (c != KV_NONE) s = KV_CONFLICT;
-        else s = add_chunk(d, &id[added], &g, bytes, &c);
+        c = kv_directory_find(d, &id[added], &g); /* again: the group may name one chunk twice */
+        if (c == KV_NONE) s = add_chunk(d, &id[added], &g, bytes, &c);
+        else if (!may_gain(&d->chunk[c], tier, bytes)) s = KV_CONFLICT;
         if (s != KV_OK) break;
         d->chunk[c].cache = cache;
         d->chunk[c].recompute_us = recompute_us;
@@ -286,6 +292,21 @@ int kv_directory_nearest(const struct kv_directory *d, const struct kv_chunk_ide
     return -1;
 }
 
+int kv_directory_slowest(const struct kv_directory *d, const struct kv_chunk_identity *id)
+{
+    uint32_t c = kv_directory_find(d, id, NULL);
+    for (int t = KV_TIERS - 1; c != KV_NONE && t >= 0; t--)
+        if (kv_replica_counts(d, &d->chunk[c].replica[t])) return t;
+    return -1;
+}
+
+void kv_directory_touch(struct kv_directory *d, const struct kv_chunk_identity *id)
+{
+    uint32_t c = d->config.victim == KV_VICTIM_LRU ? kv_directory_find(d, id, NULL) : KV_NONE;
+    for (int t = 0; c != KV_NONE && t < KV_TIERS; t++)
+        if (d->chunk[c].replica[t].present) unlink_replica(d, c, (enum kv_tier_id)t), link_newest(d, c, (enum kv_tier_id)t);
+}
+
 struct kv_tier *kv_directory_tier(const struct kv_directory *d, enum kv_tier_id tier)
 {
     return (unsigned)tier < KV_TIERS ? d->config.tier[tier] : NULL;
@@ -309,6 +330,19 @@ static enum kv_status remove_chunk(struct kv_directory *d, uint32_t c)
     }
     drop_chunk(d, c);
     d->stats.removed++;
+    return KV_OK;
+}
+
+enum kv_status kv_directory_forget(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier)
+{
+    uint32_t c = kv_directory_find(d, id, NULL);
+    if (c == KV_NONE || (unsigned)tier >= KV_TIERS || !d->chunk[c].replica[tier].present) return KV_NOT_FOUND;
+    if (d->chunk[c].writing != KV_NONE || d->chunk[c].replica[tier].leases) return KV_CONFLICT;
+    kv_replica_drop(d, c, tier);
+    d->stats.evictions[tier]++;
+    for (int t = 0; t < KV_TIERS; t++)
+        if (d->chunk[c].replica[t].present) return KV_OK;
+    drop_chunk(d, c);
     return KV_OK;
 }
 

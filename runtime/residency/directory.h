@@ -1,6 +1,6 @@
 /* directory.h — which tier holds which chunk, who reads it, and every movement between (contract §3).
  *
- * One thread owns a directory (the decode thread). Movements are begun and completed here; the copy between is done by whoever
+ * One thread owns a directory (the engine's: runtime/service/turns). Movements are begun and completed here; the copy between is done by whoever
  * the owner hands the kv_transfer to (kv_transfer_copy), on any thread. Invariants, checked by kv_directory_check:
  *   every published chunk keeps at least R_min valid replicas at the current authority epoch, unless it was removed;
  *   a replica with leases is never released; no chunk has two writing transactions; counters reconcile with what is there. */
@@ -28,7 +28,8 @@ void kv_directory_destroy(struct kv_directory *d); /* tiers stay; memory blocks 
 
 /* ---------------------------------------------------------------- chunks */
 
-/* A sealed chunk, its payload written into the tier and visible at once. Known already: CONFLICT, with the chunk's other replicas untouched. */
+/* A sealed chunk, its payload written into the tier and visible at once. A chunk that other tiers hold gains a replica; one that this tier holds
+ * or that moves: CONFLICT, nothing changed. */
 enum kv_status kv_directory_publish(struct kv_directory *d, const struct kv_chunk_identity *id, struct kv_cache_generation cache, enum kv_tier_id tier,
                                     const void *payload, uint64_t bytes, double recompute_us);
 /* n chunks of one length at once: on a durable tier they share its syncs. All or none; n ≤ KV_PUBLISH_MAX. */
@@ -51,8 +52,11 @@ struct kv_lease { /* holds a replica against release */
  * slower tier. Every field of the identity is compared. */
 enum kv_answer kv_directory_lookup(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier, struct kv_lease *lease);
 enum kv_status kv_directory_release(struct kv_directory *d, struct kv_lease *lease); /* STALE_REPLICA_GENERATION when it was given back before */
-/* Nearest tier with a valid replica; −1: none. */
+/* Nearest, and slowest, tier with a valid replica; −1: none. */
 int kv_directory_nearest(const struct kv_directory *d, const struct kv_chunk_identity *id);
+int kv_directory_slowest(const struct kv_directory *d, const struct kv_chunk_identity *id);
+/* Counts as used now, for policies that look at the time of use; no lookup is counted. */
+void kv_directory_touch(struct kv_directory *d, const struct kv_chunk_identity *id);
 struct kv_tier *kv_directory_tier(const struct kv_directory *d, enum kv_tier_id tier); /* NULL: not there */
 
 /* ---------------------------------------------------------------- movements */
@@ -87,6 +91,10 @@ enum kv_status kv_transfer_complete(struct kv_directory *d, const struct kv_tran
 enum kv_status kv_evict_one(struct kv_directory *d, enum kv_tier_id tier, bool *pending, struct kv_transfer *transfer);
 /* The same with the demotion carried out on the calling thread. */
 enum kv_status kv_evict_now(struct kv_directory *d, enum kv_tier_id tier);
+/* The chunk the policy would let go of in this tier, leased or moving ones apart; NOT_FOUND when there is none. */
+enum kv_status kv_directory_victim(const struct kv_directory *d, enum kv_tier_id tier, struct kv_chunk_identity *out);
+/* Lets go of a replica, and of the chunk with the last one: what is cached may be recomputed. CONFLICT while leased or moving. Not a durable deletion. */
+enum kv_status kv_directory_forget(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier);
 /* Durable deletion: every replica, in reverse order of nearness; refused while leased or moving. OK is the receipt. */
 enum kv_status kv_directory_remove(struct kv_directory *d, const struct kv_chunk_identity *id);
 /* Every chunk of a tenant's namespace generation and the ones before it. *removed: how many are gone; the status is the first refusal, after which the

@@ -269,6 +269,14 @@ static uint32_t victim(const struct kv_directory *d, enum kv_tier_id t)
     return best;
 }
 
+enum kv_status kv_directory_victim(const struct kv_directory *d, enum kv_tier_id tier, struct kv_chunk_identity *out)
+{
+    uint32_t c = (unsigned)tier < KV_TIERS && d->config.tier[tier] ? victim(d, tier) : KV_NONE;
+    if (c == KV_NONE) return KV_NOT_FOUND;
+    *out = d->chunk[c].identity;
+    return KV_OK;
+}
+
 enum kv_status kv_evict_one(struct kv_directory *d, enum kv_tier_id tier, bool *pending, struct kv_transfer *transfer)
 {
     *pending = false;

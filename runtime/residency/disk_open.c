@@ -137,6 +137,8 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
     /* Few enough files for the usual limit of open ones. */
     uint64_t segment = c->segment_bytes, share = c->capacity_bytes / SEGMENTS_AT_CAP / PAGE * PAGE;
     if (!segment) segment = share > 64u << 20 ? share : 64u << 20;
+    if (!c->segment_bytes && segment > c->capacity_bytes / 4) segment = c->capacity_bytes / 4 / PAGE * PAGE; /* a small cap is filled in several steps */
+    if (!c->segment_bytes && segment < MIN_SEGMENT) segment = MIN_SEGMENT;
     if (segment < MIN_SEGMENT || segment > MAX_SEGMENT || segment % PAGE || strlen(c->path) >= 512)
         return kv_fail(err, KV_BAD_ARGUMENT, "tiers.disk", "a segment of %" PRIu64 " bytes is not whole pages of at least 1 MiB, or the path is too long", segment);
     struct disk *d = calloc(1, sizeof *d);

@@ -4,114 +4,150 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Identity of (layer, block), with prefix the digest up to the block's last token. */
-static struct kv_chunk_identity chunk_of(const struct kv_chunk_identity *base, const struct kv_prefix_digest *prefix, int32_t layer, int32_t n_kv_heads, int32_t block)
+enum kv_status kv_chain_create(const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, int32_t n_layers, int32_t n_kv_heads, struct kv_chain *out)
 {
-    struct kv_chunk_identity id = *base;
-    id.prefix = *prefix;
+    *out = (struct kv_chain){.base = *base, .n_layers = n_layers, .n_kv_heads = n_kv_heads};
+    int32_t n = n_tokens / KV_BLOCK_ROWS;
+    out->prefix = malloc(((size_t)n + 1) * sizeof *out->prefix);
+    if (!out->prefix) return KV_OUT_OF_MEMORY;
+    out->n_blocks = n;
+    for (int32_t b = 0; b < n; b++) out->prefix[b] = kv_prefix_extend(b ? &out->prefix[b - 1] : NULL, tokens + (size_t)b * KV_BLOCK_ROWS, KV_BLOCK_ROWS);
+    return KV_OK;
+}
+
+void kv_chain_free(struct kv_chain *c)
+{
+    free(c->prefix);
+    *c = (struct kv_chain){0};
+}
+
+struct kv_chunk_identity kv_chain_chunk(const struct kv_chain *c, int32_t layer, int32_t block)
+{
+    struct kv_chunk_identity id = c->base;
+    id.prefix = c->prefix[block];
     id.layer = layer;
     id.head_first = 0;
-    id.head_count = n_kv_heads;
+    id.head_count = c->n_kv_heads;
     id.position_first = block * KV_BLOCK_ROWS;
     id.position_count = KV_BLOCK_ROWS;
     return id;
 }
 
-static struct kv_prefix_digest extend(const struct kv_prefix_digest *previous, const int32_t *tokens, int32_t block)
+int32_t kv_chain_held(const struct kv_directory *d, const struct kv_chain *c)
 {
-    return kv_prefix_extend(block ? previous : NULL, tokens + (size_t)block * KV_BLOCK_ROWS, KV_BLOCK_ROWS);
+    for (int32_t b = 0; b < c->n_blocks; b++)
+        for (int32_t l = 0; l < c->n_layers; l++) {
+            struct kv_chunk_identity id = kv_chain_chunk(c, l, b);
+            if (kv_directory_nearest(d, &id) < 0) return b;
+        }
+    return c->n_blocks;
 }
 
-static bool held_in_every_layer(const struct kv_directory *d, const struct kv_chunk_identity *base, const struct kv_prefix_digest *prefix, int32_t n_layers, int32_t n_kv_heads, int32_t block)
+void kv_chain_touch(struct kv_directory *d, const struct kv_chain *c)
 {
-    for (int32_t l = 0; l < n_layers; l++) {
-        struct kv_chunk_identity id = chunk_of(base, prefix, l, n_kv_heads, block);
-        if (kv_directory_nearest(d, &id) < 0) return false;
-    }
-    return true;
+    for (int32_t b = c->n_blocks - 1; b >= 0; b--)
+        for (int32_t l = 0; l < c->n_layers; l++) {
+            struct kv_chunk_identity id = kv_chain_chunk(c, l, b);
+            kv_directory_touch(d, &id);
+        }
 }
 
-/* The layers of a block that are missing, published together; room is made as long as there is any to make. */
-static enum kv_status save_block(struct kv_directory *d, const struct kv_chunk_identity *base, const struct kv_prefix_digest *prefix, const struct kv_cache *c, int32_t block,
-                                 struct kv_cache_generation generation, enum kv_tier_id tier, double recompute_us, struct kv_chunk_identity *id, const void **payload)
+/* Lets go of every layer of the block the policy gives up: one layer less makes the others useless. A chain never makes room for its own end. */
+static enum kv_status shed(struct kv_directory *d, const struct kv_chain *chain, enum kv_tier_id tier)
+{
+    struct kv_chunk_identity id;
+    if (kv_directory_victim(d, tier, &id) != KV_OK) return KV_CAPACITY;
+    int32_t block = id.position_first / KV_BLOCK_ROWS;
+    if (block < chain->n_blocks && !memcmp(chain->prefix[block].b, id.prefix.b, sizeof id.prefix.b) && !strncmp(chain->base.tenant, id.tenant, KV_NAME_CHARS)) return KV_CAPACITY;
+    int32_t gone = 0;
+    for (id.layer = 0; id.layer < chain->n_layers; id.layer++) gone += kv_directory_forget(d, &id, tier) == KV_OK;
+    return gone ? KV_OK : KV_CAPACITY;
+}
+
+enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t block, const struct kv_cache *c, struct kv_cache_generation generation,
+                             enum kv_tier_id tier, double recompute_us)
 {
     int32_t n = 0;
-    for (int32_t l = 0; l < c->n_layers; l++) {
-        id[n] = chunk_of(base, prefix, l, c->n_kv_heads, block);
-        payload[n] = c->slab[(size_t)l * (size_t)c->max_blocks + (size_t)block];
-        n += kv_directory_nearest(d, &id[n]) < 0;
-    }
-    if (n == 0) return KV_OK;
-    enum kv_status s;
-    while ((s = kv_directory_publish_group(d, n, id, generation, tier, payload, c->slab_bytes, recompute_us)) == KV_CAPACITY) {
-        enum kv_status room = kv_evict_now(d, tier);
-        if (room != KV_OK) return room;
-    }
-    return s;
-}
-
-enum kv_status kv_snapshot_save(struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, const struct kv_cache *c,
-                                struct kv_cache_generation generation, enum kv_tier_id tier, double recompute_us, int32_t *blocks)
-{
-    struct kv_prefix_digest prefix;
     struct kv_chunk_identity *id = malloc((size_t)c->n_layers * sizeof *id);
     const void **payload = malloc((size_t)c->n_layers * sizeof *payload);
     enum kv_status s = id && payload ? KV_OK : KV_OUT_OF_MEMORY;
-    *blocks = 0;
-    for (int32_t b = 0; b < c->n_sealed && s == KV_OK; b++) {
-        prefix = extend(&prefix, tokens, b);
-        s = save_block(d, base, &prefix, c, b, generation, tier, recompute_us, id, payload);
-        if (s == KV_OK) *blocks = b + 1;
+    for (int32_t l = 0; s == KV_OK && l < c->n_layers; l++) {
+        id[n] = kv_chain_chunk(chain, l, block);
+        payload[n] = c->slab[(size_t)l * (size_t)c->max_blocks + (size_t)block];
+        n += kv_directory_slowest(d, &id[n]) < (int)tier;
     }
+    if (s == KV_OK && n)
+        while ((s = kv_directory_publish_group(d, n, id, generation, tier, payload, c->slab_bytes, recompute_us)) == KV_CAPACITY) {
+            enum kv_status room = kv_evict_now(d, tier);
+            if (room == KV_LAST_REPLICA) room = shed(d, chain, tier);
+            if (room != KV_OK) {
+                s = room;
+                break;
+            }
+        }
     free(id);
     free(payload);
     return s;
 }
 
-int32_t kv_snapshot_probe(const struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, int32_t n_layers, int32_t n_kv_heads)
+enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t block, struct kv_cache *c, enum kv_tier_id *from)
 {
-    struct kv_prefix_digest prefix;
-    int32_t b = 0;
-    for (; b < n_tokens / KV_BLOCK_ROWS; b++) {
-        prefix = extend(&prefix, tokens, b);
-        if (!held_in_every_layer(d, base, &prefix, n_layers, n_kv_heads, b)) break;
+    struct kv_chunk_identity id = kv_chain_chunk(chain, layer, block);
+    uint8_t *slab = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)block];
+    enum kv_status s = KV_NOT_FOUND;
+    for (int tier; (tier = kv_directory_nearest(d, &id)) >= 0;) {
+        struct kv_lease lease;
+        *from = (enum kv_tier_id)tier;
+        if (kv_directory_lookup(d, &id, *from, &lease) != KV_ANSWER_READY) return KV_NOT_FOUND;
+        struct kv_tier *t = kv_directory_tier(d, *from);
+        s = lease.bytes == c->slab_bytes ? t->read(t->ctx, lease.block, &id, slab, c->slab_bytes) : KV_SHORT_COPY;
+        (void)kv_directory_release(d, &lease);
+        if (s == KV_OK || kv_directory_forget(d, &id, *from) != KV_OK) return s;
     }
-    return b;
+    return s;
 }
 
-static enum kv_status read_block(struct kv_directory *d, const struct kv_chunk_identity *base, const struct kv_prefix_digest *prefix, struct kv_cache *c, int32_t block)
+/* ---------------------------------------------------------------- whole caches */
+
+enum kv_status kv_snapshot_save(struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, const struct kv_cache *c,
+                                struct kv_cache_generation generation, enum kv_tier_id tier, double recompute_us, int32_t *blocks)
 {
-    for (int32_t l = 0; l < c->n_layers; l++) {
-        struct kv_chunk_identity id = chunk_of(base, prefix, l, c->n_kv_heads, block);
-        struct kv_lease lease;
-        int tier = kv_directory_nearest(d, &id);
-        if (tier < 0 || kv_directory_lookup(d, &id, (enum kv_tier_id)tier, &lease) != KV_ANSWER_READY) return KV_NOT_FOUND;
-        struct kv_tier *t = kv_directory_tier(d, (enum kv_tier_id)tier);
-        uint8_t *slab = c->slab[(size_t)l * (size_t)c->max_blocks + (size_t)block];
-        enum kv_status s = lease.bytes == c->slab_bytes ? t->read(t->ctx, lease.block, &id, slab, c->slab_bytes) : KV_SHORT_COPY;
-        (void)kv_directory_release(d, &lease);
-        if (s != KV_OK) return s;
+    struct kv_chain chain;
+    enum kv_status s = kv_chain_create(base, tokens, c->n_sealed * KV_BLOCK_ROWS, c->n_layers, c->n_kv_heads, &chain);
+    *blocks = 0;
+    for (int32_t b = 0; b < c->n_sealed && s == KV_OK; b++) {
+        s = kv_chain_save(d, &chain, b, c, generation, tier, recompute_us);
+        if (s == KV_OK) *blocks = b + 1;
     }
-    return KV_OK;
+    kv_chain_free(&chain);
+    return s;
+}
+
+int32_t kv_snapshot_probe(const struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, int32_t n_layers, int32_t n_kv_heads)
+{
+    struct kv_chain chain;
+    int32_t held = kv_chain_create(base, tokens, n_tokens, n_layers, n_kv_heads, &chain) == KV_OK ? kv_chain_held(d, &chain) : 0;
+    kv_chain_free(&chain);
+    return held;
 }
 
 enum kv_status kv_snapshot_restore(struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, struct kv_cache *c, struct kv_arena *a,
                                    int32_t *rows)
 {
-    struct kv_prefix_digest prefix;
-    enum kv_status s = KV_OK;
+    struct kv_chain chain;
+    enum kv_tier_id from;
     *rows = c->n_rows;
     if (c->n_rows % KV_BLOCK_ROWS) return KV_BAD_ARGUMENT;
-    for (int32_t b = 0; b < n_tokens / KV_BLOCK_ROWS; b++) {
-        prefix = extend(&prefix, tokens, b);
-        if (b < c->n_rows / KV_BLOCK_ROWS) continue;
-        if (!held_in_every_layer(d, base, &prefix, c->n_layers, c->n_kv_heads, b)) break;
-        if ((s = kv_cache_reserve(c, a, KV_BLOCK_ROWS)) == KV_OK) s = read_block(d, base, &prefix, c, b);
-        if (s != KV_OK) break;
-        c->n_rows += KV_BLOCK_ROWS;
+    enum kv_status s = kv_chain_create(base, tokens, n_tokens, c->n_layers, c->n_kv_heads, &chain);
+    int32_t held = s == KV_OK ? kv_chain_held(d, &chain) : 0;
+    for (int32_t b = c->n_rows / KV_BLOCK_ROWS; b < held && s == KV_OK; b++) {
+        s = kv_cache_reserve(c, a, KV_BLOCK_ROWS);
+        for (int32_t l = 0; l < c->n_layers && s == KV_OK; l++) s = kv_chain_read(d, &chain, l, b, c, &from);
+        if (s == KV_OK) c->n_rows += KV_BLOCK_ROWS;
     }
     kv_cache_truncate(c, a, c->n_rows); /* a block that could not be read whole goes back */
     c->n_sealed = c->n_rows / KV_BLOCK_ROWS;
     *rows = c->n_rows;
+    kv_chain_free(&chain);
     return s;
 }

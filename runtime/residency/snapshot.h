@@ -9,12 +9,31 @@
 #include "runtime/residency/cache.h"
 #include "runtime/residency/directory.h"
 
-/* Publishes blocks [0, n_sealed) of c that the directory does not hold yet into `tier`, evicting to make room; the layers of a block are one
- * group. tokens: at least 64 n_sealed. *blocks: leading blocks held afterwards. The status says why it stopped early (CAPACITY, LAST_REPLICA,
- * NO_SPACE, …): what was saved until then stays and is whole. */
+struct kv_chain { /* the whole blocks of a token sequence, by the digests that name them */
+    struct kv_chunk_identity base;
+    int32_t n_layers, n_kv_heads, n_blocks;
+    struct kv_prefix_digest *prefix; /* [n_blocks] up to the last token of each */
+};
+/* OUT_OF_MEMORY leaves a chain that may be freed. */
+enum kv_status kv_chain_create(const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, int32_t n_layers, int32_t n_kv_heads, struct kv_chain *out);
+void kv_chain_free(struct kv_chain *c);
+struct kv_chunk_identity kv_chain_chunk(const struct kv_chain *c, int32_t layer, int32_t block);
+
+/* Leading blocks that some tier holds in every layer. Nothing is read. */
+int32_t kv_chain_held(const struct kv_directory *d, const struct kv_chain *c);
+/* The layers of a block that neither `tier` nor a slower one holds, published there as one group. Room is made by the directory's policy: replicas with
+ * another copy are dropped, the last ones move to a slower tier, and where there is none whole blocks of other chains are let go of. The status says why
+ * the block is not there (CAPACITY, NO_SPACE, IO_ERROR, …). */
+enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t block, const struct kv_cache *c, struct kv_cache_generation generation,
+                             enum kv_tier_id tier, double recompute_us);
+/* Reads one slab into the cache, verified, from the nearest tier that has it whole; a replica that cannot be read is let go of. *from: that tier. */
+enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t block, struct kv_cache *c, enum kv_tier_id *from);
+/* As used now, the last block first: when room is short a chain goes from its end. */
+void kv_chain_touch(struct kv_directory *d, const struct kv_chain *c);
+
+/* Publishes blocks [0, n_sealed) of c; tokens: at least 64 n_sealed. *blocks: leading blocks held afterwards; what was saved until it stopped is whole. */
 enum kv_status kv_snapshot_save(struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, const struct kv_cache *c,
                                 struct kv_cache_generation generation, enum kv_tier_id tier, double recompute_us, int32_t *blocks);
-/* Leading whole blocks of these tokens that some tier holds in every layer. Nothing is read. */
 int32_t kv_snapshot_probe(const struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, int32_t n_layers, int32_t n_kv_heads);
 /* Fills c, which holds whole blocks only, with the blocks that follow them, as many as tokens, directory and arena allow. Every payload is verified.
  * *rows: c->n_rows afterwards. OK when it stopped for lack of tokens or chunks; else the reason, with the rows until then whole. */
