@@ -302,6 +302,7 @@ struct kv_sample {
     bool bound_holds;     /* UNIT: error ≤ 2 δ V_max */
     double omitted_mass, output_error, output_error_relative; /* UNIT: against the dense reference; maximum over the group's q heads */
     int32_t rows_selected, rows_total;
+    uint64_t bytes;       /* UNIT of a selector: read to rank, and moved */
     double token_us;      /* TOKEN: work attributed to this sequence's step. STALL: microseconds. */
     double ttft_us, tpot_us; int32_t tokens; /* REQUEST */
     enum kv_status status; /* FAILURE, REQUEST */
@@ -319,6 +320,9 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
     uint64_t requests, finished, cancelled, rejected, published_tokens, prompt_tokens, iterations;
     uint64_t approximate_tokens, exact_tokens, units_sampled, units_dropped, samples_dropped;
     uint64_t exact_mismatches, illegal_fallbacks, tenant_failures, allocation_failures, full_fallbacks, widened;
+    /* Selection of those that were served: heads queried, their time, bytes read to rank, rows attended of those there were (unions over
+     * the group), and the time in which indexes were built. */
+    uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns;
     double tokens_per_s, last_iteration_us;
     struct kv_tier_stats tier[4];
     int32_t n_tiers;

@@ -112,6 +112,15 @@ static void report_gate(struct kv_engine *e, struct kv_step_item *it)
     struct kv_sequence *s = it->owner;
     if (!it->selects) return;
     enum kv_status reason = (enum kv_status)atomic_load(&s->gate_status);
+    struct kv_selection *sel = s->selection;
+    if (sel) {
+        e->stats.selections += atomic_exchange(&sel->queries, 0);
+        e->stats.selection_ns += atomic_exchange(&sel->query_ns, 0);
+        e->stats.selection_bytes += atomic_exchange(&sel->ranked_bytes, 0);
+        e->stats.selected_rows += atomic_exchange(&sel->rows, 0);
+        e->stats.visible_rows += atomic_exchange(&sel->visible, 0);
+        e->stats.index_build_ns += atomic_exchange(&sel->build_ns, 0);
+    }
     e->stats.widened += (uint64_t)atomic_load(&s->actions[KV_WIDEN_SEARCH]);
     e->stats.full_fallbacks += (uint64_t)atomic_load(&s->actions[KV_FULL_EXACT_FETCH]);
     for (int a = KV_WIDEN_SEARCH; a < KV_FALLBACK_ACTIONS; a++) {

@@ -95,9 +95,10 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     s->support = calloc(heads * group * (size_t)s->max_blocks, sizeof *s->support);
     s->estimate = calloc(heads * group * (size_t)s->d_head, sizeof *s->estimate);
     s->mass = calloc(heads * group, sizeof *s->mass);
+    s->ledger = calloc(heads, sizeof *s->ledger);
     s->n_prefill_q = n_prompt < KEPT_QUERIES ? n_prompt : KEPT_QUERIES;
     if (n_prompt) s->prefill_q = calloc(units * (size_t)s->n_prefill_q * group * (size_t)s->d_head, sizeof *s->prefill_q);
-    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || (n_prompt && !s->prefill_q)) goto fail;
+    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || !s->ledger || (n_prompt && !s->prefill_q)) goto fail;
     for (int32_t l = m->dense_layers; n_prompt && l < s->n_layers; l++)
         for (int32_t h = 0; h < s->n_kv_heads; h++) {
             struct kv_selector *made;
@@ -120,6 +121,7 @@ void kv_selection_destroy(struct kv_selection *s)
     free(s->support);
     free(s->estimate);
     free(s->mass);
+    free(s->ledger);
     free(s->prefill_q);
     free(s);
 }
@@ -150,10 +152,12 @@ static enum kv_status catch_up(struct kv_selection *s, size_t unit, const struct
     struct kv_rows rows = kv_selection_rows(s, a, n_visible - 1);
     enum kv_status status = KV_OK;
     if (!s->built[unit]) {
+        int64_t began = kv_now_ns();
         const float *q = s->prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
         status = s->method->build(sel, &rows, q, q ? s->n_prefill_q : 0);
         if (status != KV_OK) return status;
         s->built[unit] = true;
+        atomic_fetch_add_explicit(&s->build_ns, (uint64_t)(kv_now_ns() - began), memory_order_relaxed);
     }
     int32_t covered = s->method->covered(sel);
     if (covered >= n_visible) {
@@ -174,11 +178,18 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     enum kv_status status = widen ? KV_OK : catch_up(s, unit, a, n_visible);
     if (status != KV_OK) return status;
     struct kv_rows rows = kv_selection_rows(s, a, n_visible);
-    struct kv_ledger ledger = {0};
+    int64_t began = kv_now_ns();
+    struct kv_ledger *ledger = &s->ledger[kv_head];
+    ledger->trace = NULL;
     uint64_t *support = s->support + (size_t)kv_head * group * (size_t)s->max_blocks;
     double *mass = s->mass + (size_t)kv_head * group;
-    status = s->method->query(s->selector[unit], &rows, a->q, widen, support, a->n_blocks, mass, &ledger);
+    status = s->method->query(s->selector[unit], &rows, a->q, widen, support, a->n_blocks, mass, ledger);
     if (status != KV_OK) return status;
+    atomic_fetch_add_explicit(&s->queries, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->query_ns, (uint64_t)(kv_now_ns() - began), memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->ranked_bytes, ledger->candidate_bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->rows, ledger->rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->visible, (uint64_t)n_visible, memory_order_relaxed);
     for (size_t g = 0; g < group; g++) {
         int64_t selected = 0;
         for (size_t b = 0; b < blocks; b++) selected += __builtin_popcountll(support[g * blocks + b]);

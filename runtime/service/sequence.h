@@ -28,6 +28,8 @@ struct kv_selection {
     uint64_t *support;             /* [n_kv_heads][group][max_blocks] of the layer in work */
     float *estimate;               /* [n_kv_heads][group][d_head] */
     double *mass;                  /* [n_kv_heads][group] */
+    struct kv_ledger *ledger;      /* [n_kv_heads] of the last query */
+    _Atomic uint64_t queries, query_ns, ranked_bytes, rows, visible, build_ns; /* since the decode thread last took them */
     float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
     int32_t n_prefill_q;
 };
