@@ -106,12 +106,14 @@ static void *make_context(void *model, int32_t n_ctx, int32_t threads, int flash
 {
     struct block p = llama.context_default_params();
     int32_t *w = (int32_t *)p.b;
-    w[0] = n_ctx; /* n_ctx, n_batch, n_ubatch, n_seq_max, … n_threads, n_threads_batch, then four enums of default -1 */
+    w[0] = n_ctx; /* n_ctx, n_batch, n_ubatch, n_seq_max, … n_threads, n_threads_batch (both 4), in later versions more, then four enums of -1 */
     w[1] = w[2] = 512;
     int at = 3;
     while (at < 16 && !(w[at] == -1 && w[at + 1] == -1 && w[at + 2] == -1 && w[at + 3] == -1)) at++;
-    if (at == 16) return NULL;
-    w[at - 2] = w[at - 1] = threads;
+    int t = at - 2;
+    while (t > 3 && !(w[t] == 4 && w[t + 1] == 4)) t--;
+    if (at == 16 || t == 3) return NULL;
+    w[t] = w[t + 1] = threads;
     w[at + 3] = flash;
     return llama.init_from_model(model, p);
 }

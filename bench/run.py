@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PEER_PACKAGE = "@node-llama-cpp/linux-x64"
+PEER_PACKAGE, PEER_VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
 # Prefix of a name, the field judged, the least value that meets the goal.
 GOALS = [("decode/", "peer_ratio", 1.0), ("prefill/", "peer_ratio", 1.0), ("attention/", "ratio", 0.6), ("kernels/", "ratio", 0.6), ("tier/", "ratio", 0.6), ("http/", "ratio", 0.5)]
 
@@ -65,11 +65,11 @@ def fetch_peer(build):
     package = os.path.join(folder, "node_modules", *PEER_PACKAGE.split("/"))
     if not os.path.isdir(package):
         os.makedirs(folder, exist_ok=True)
-        subprocess.run(["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", PEER_PACKAGE], check=True, timeout=600)
+        subprocess.run(["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", f"{PEER_PACKAGE}@{PEER_VERSION}"], check=True, timeout=600)
     for at, _, files in os.walk(package):
-        if any(f.startswith("libllama.so") for f in files):
+        if any(f.startswith("libllama.") and ".so" in f for f in files):
             return at
-    raise RuntimeError(f"{PEER_PACKAGE} holds no libllama.so")
+    raise RuntimeError(f"{PEER_PACKAGE} holds no libllama")
 
 
 def peer_figures(build):
