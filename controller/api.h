@@ -32,6 +32,8 @@ void kv_api_log(void *app, const struct kv_http_request *r);
 /* Feeds the event stream: from kv_control's on_event and the store's on_row. */
 void kv_api_on_control(void *app, enum kv_control_event what, uint64_t rollout, const char *line);
 void kv_api_on_row(void *app, const struct kv_receipt_row *row);
+/* Hands the store's tokens to the server: at the start and after every change. */
+enum kv_status kv_api_issue_tokens(struct kv_app *app, struct kv_error *err);
 void kv_api_post_status(struct kv_app *app); /* twice a second */
 
 /* --- JSON; NULL when memory is out */
@@ -66,7 +68,12 @@ KV_HANDLER(kv_api_sessions);
 KV_HANDLER(kv_api_policies);
 KV_HANDLER(kv_api_policy);
 KV_HANDLER(kv_api_policy_check);
-KV_HANDLER(kv_api_policy_activate);
+KV_HANDLER(kv_api_policy_versions);
+KV_HANDLER(kv_api_policy_version);
+KV_HANDLER(kv_api_policy_verb);
+KV_HANDLER(kv_api_tokens);
+KV_HANDLER(kv_api_token_create);
+KV_HANDLER(kv_api_token_revoke);
 KV_HANDLER(kv_openai_completions);
 KV_HANDLER(kv_openai_chat);
 KV_HANDLER(kv_openai_models);

@@ -132,6 +132,8 @@ json_t *kv_api_rollout_json(const struct kv_rollout_view *v)
     json_decref(state);
     json_object_set_new(o, "cohort", json_pack("{s:o, s:o}", "tenants", names_json(m->cohort.tenants, m->cohort.n_tenants), "classes",
                                                names_json(m->cohort.classes, m->cohort.n_classes)));
+    json_object_set_new(o, "author", text(r->author));
+    json_object_set_new(o, "approver", text(r->approver));
     json_object_set_new(o, "steps", steps_json(m));
     json_object_set_new(o, "gates", gates_json(v));
     json_object_set_new(o, "transitions", transitions);

@@ -236,6 +236,16 @@ static enum kv_status reply_rollback(struct kv_http_request *r, uint64_t id, con
     return kv_http_reply_json(r, 200, json_pack("{s:o, s:o}", "rollback", answer, "rollout", rollout), err);
 }
 
+/* Rights beyond the operator's are asked for where somebody else could hold them. */
+static enum kv_status verb_right(const struct kv_http_request *r, const char *verb, struct kv_error *err)
+{
+    bool approve = !strcmp(verb, "approve");
+    unsigned right = approve ? KV_RIGHT_APPROVER : !strcmp(verb, "breakglass") ? KV_RIGHT_ADMIN : KV_RIGHT_OPERATOR;
+    if (right != KV_RIGHT_OPERATOR && !kv_http_auth_two_users(kv_http_get_auth(r->server))) right |= KV_RIGHT_OPERATOR;
+    if (r->who.rights & right) return KV_OK;
+    return kv_fail(err, KV_FORBIDDEN, "Authorization", "'%s' lacks the right '%s' that %.20s needs", r->who.name, kv_right_name((enum kv_right)right), verb);
+}
+
 KV_HANDLER(kv_api_rollouts_verb)
 {
     struct kv_app *app = r->app;
@@ -246,6 +256,7 @@ KV_HANDLER(kv_api_rollouts_verb)
     char who[80];
     actor(r, who);
     enum kv_status st = rollout_part(r, &id, err);
+    if (!st) st = verb_right(r, r->part[1], err);
     if (!st && (!kv_verb_from_name(r->part[1], &verb) || verb == KV_VERB_list || verb == KV_VERB_show || verb == KV_VERB_create || verb == KV_VERB_history))
         st = kv_fail(err, KV_NOT_FOUND, "verb", "no verb is named '%s'", r->part[1]);
     if (st) return st;
@@ -260,9 +271,10 @@ KV_HANDLER(kv_api_rollouts_verb)
 KV_HANDLER(kv_api_freeze)
 {
     json_t *frozen = json_object_get(r->json, "frozen");
+    const char *reason = json_string_value(json_object_get(r->json, "reason"));
     char who[80];
     actor(r, who);
     if (!json_is_boolean(frozen)) return kv_fail(err, KV_BAD_ARGUMENT, "frozen", "frozen must be true or false");
-    enum kv_status st = kv_control_freeze(((struct kv_app *)r->app)->control, json_is_true(frozen), who, err);
+    enum kv_status st = kv_control_freeze(((struct kv_app *)r->app)->control, json_is_true(frozen), reason, who, err);
     return st ? st : kv_http_reply_json(r, 200, json_pack("{s:b}", "frozen", (int)json_is_true(frozen)), err);
 }

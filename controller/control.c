@@ -165,6 +165,7 @@ void kv_control_tick(struct kv_control *c)
     rearm(c);
     uninstall(c);
     kv_control_ask_release(c);
+    kv_control_tend_policies(c);
     kv_control_end(c);
 }
 
@@ -209,10 +210,11 @@ enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store 
     pthread_cond_init(&c->wake, &attr);
     pthread_condattr_destroy(&attr);
     c->metrics.second_us = kv_control_monotonic(c);
+    c->kept = calloc(KV_REPLAY_ADMISSIONS, sizeof *c->kept);
     char path[1024];
     struct kv_intent_record last;
     snprintf(path, sizeof path, "%s/rollback.intent", kv_store_dir(store));
-    enum kv_status st = kv_intent_open(path, &c->intent, &last, err);
+    enum kv_status st = c->kept ? kv_intent_open(path, &c->intent, &last, err) : kv_fail(err, KV_OUT_OF_MEMORY, "control", "memory could not be had");
     if (st == KV_OK) st = kv_control_load_policies(c, err);
     if (st == KV_OK) st = kv_control_resume(c, &last, err);
     if (st == KV_OK) kv_control_show(c);
@@ -243,6 +245,7 @@ void kv_control_destroy(struct kv_control *c)
     }
     for (int k = 0; k < KV_POLICY_KINDS; k++) kv_policy_free(c->script[k]);
     for (int32_t i = 0; i < c->n_rollouts; i++) free(c->rollout[i]);
+    free(c->kept);
     kv_gates_destroy(c->gates);
     kv_intent_close(c->intent);
     pthread_mutex_destroy(&c->work);

@@ -31,6 +31,10 @@ struct kv_control_config {
     const char *policy_source[KV_POLICY_KINDS]; /* NULL: the stored active version, else the shipped one */
     int64_t (*monotonic_us)(void *ctx), (*realtime_us)(void *ctx); /* NULL: the system's clocks */
     void *clock_ctx;
+    const char *check_program;     /* answers --check-policy KIND, in a process of its own; NULL: checked in this one */
+    /* Whether more than one person may write here: then nobody approves what is their own. NULL: no. */
+    bool (*two_users)(void *ctx);
+    void *users_ctx;
     bool manual;                   /* no thread: the caller ticks (tests) */
     /* Called without locks held, from the thread that caused it. rollout 0: not about one. May be NULL. */
     void (*on_event)(void *ctx, enum kv_control_event what, uint64_t rollout, const char *line);
@@ -72,7 +76,7 @@ struct kv_rollout_request {
     int32_t n_gates;               /* the contract's own gates are added */
 };
 enum kv_status kv_control_create_rollout(struct kv_control *c, const struct kv_rollout_request *r, const char *actor, uint64_t *id, struct kv_error *err);
-/* advance, pause, resume, skip, abort, ramp (fraction), retry (*created: the new rollout; may be NULL otherwise). Not rollback. */
+/* advance, breakglass (reason), pause, resume, skip, approve, freeze, unfreeze, abort, ramp (fraction), retry (*created: the new rollout; may be NULL otherwise). Not rollback. */
 enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, double fraction, const char *reason,
                                const char *actor, uint64_t *created, struct kv_error *err);
 struct kv_rollback_answer {
@@ -83,7 +87,7 @@ struct kv_rollback_answer {
 };
 /* rollout 0: whatever is live (signals). CONFLICT when another rollout is live than the one named: nothing is done then. */
 enum kv_status kv_control_rollback(struct kv_control *c, uint64_t rollout, const char *reason, const char *actor, struct kv_rollback_answer *out, struct kv_error *err);
-enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *actor, struct kv_error *err);
+enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *reason, const char *actor, struct kv_error *err);
 
 /* --- policies */
 struct kv_policy_view {
@@ -96,6 +100,18 @@ void kv_control_policies(struct kv_control *c, struct kv_policy_view out[KV_POLI
 /* *source: malloc'd copy. */
 enum kv_status kv_control_policy_source(struct kv_control *c, enum kv_policy_kind kind, char **source, size_t *n);
 enum kv_status kv_control_activate(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_error *err);
+
+/* The life of a version (policy_life.h). version: hexadecimal, the first six digits or more. Each move is one receipt. */
+enum kv_status kv_control_policy_submit(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_policy_version *out, struct kv_error *err);
+enum kv_status kv_control_policy_check(struct kv_control *c, enum kv_policy_kind kind, const char *version, const char *actor, struct kv_error *err);
+struct kv_replay;
+/* Asks it what was decided before; a version at CHECKED moves to REPLAYED, another one stays where it is. */
+enum kv_status kv_control_policy_replay(struct kv_control *c, enum kv_policy_kind kind, const char *version, const char *actor, struct kv_replay *out, struct kv_error *err);
+/* FORBIDDEN to its author when two users exist. */
+enum kv_status kv_control_policy_approve(struct kv_control *c, enum kv_policy_kind kind, const char *version, const char *reason, const char *actor, struct kv_error *err);
+/* APPROVED to STAGED to ACTIVE; or back to a version that was active. replaces: the version thought active (NULL: not checked); VERSION_CONFLICT.
+ * version NULL: the one that was active before this one. */
+enum kv_status kv_control_policy_switch(struct kv_control *c, enum kv_policy_kind kind, const char *version, const char *replaces, bool revert, const char *actor, struct kv_error *err);
 
 /* --- snapshots */
 struct kv_verb_view {

@@ -7,6 +7,7 @@
 
 #include "controller/control.h"
 #include "controller/intent.h"
+#include "controller/policy_replay.h"
 
 #include <pthread.h>
 
@@ -55,6 +56,8 @@ struct kv_control {
     bool uninstall_due;            /* a candidate may still be installed though none is live */
 
     pthread_mutex_t admission;     /* the admission script has callers in many threads */
+    struct kv_kept_admission *kept; /* admission: a ring of what it was asked */
+    uint64_t n_kept;
 
     pthread_mutex_t state;
     struct entry *rollout[MAX_ROLLOUTS];
@@ -70,6 +73,7 @@ struct kv_control {
         uint64_t candidate, epoch;
     } installed;
     struct kv_policy_view policy[KV_POLICY_KINDS];
+    int32_t blamed[KV_POLICY_KINDS]; /* faults of the active version that are its own doing */
     struct {
         uint64_t request;
         enum kv_arm arm;
@@ -103,6 +107,12 @@ void kv_control_record_pending(struct kv_control *c);   /* work */
 enum kv_status kv_control_resume(struct kv_control *c, const struct kv_intent_record *intent, struct kv_error *err); /* at creation */
 
 enum kv_status kv_control_load_policies(struct kv_control *c, struct kv_error *err);
+/* Puts a loaded policy in its place. work, or nobody else knows c yet. */
+void kv_control_put_in_place(struct kv_control *c, struct kv_script *p, int64_t activated_us);
+enum kv_status kv_control_load_checked(enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err);
+const struct kv_embedded *kv_control_shipped(enum kv_policy_kind kind);
+bool kv_control_two_users(const struct kv_control *c);
+void kv_control_tend_policies(struct kv_control *c); /* work: a version that keeps failing gives way to the one before it */
 void kv_control_ask_release(struct kv_control *c);  /* work */
 void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and threshold to the engine */
 

@@ -8,7 +8,7 @@
 
 static const double default_max_omitted_mass = 0.05;
 
-static const struct kv_embedded *shipped(enum kv_policy_kind kind)
+const struct kv_embedded *kv_control_shipped(enum kv_policy_kind kind)
 {
     char name[64];
     snprintf(name, sizeof name, "policies/%s.lua", kv_policy_kind_name(kind));
@@ -17,7 +17,7 @@ static const struct kv_embedded *shipped(enum kv_policy_kind kind)
     return NULL;
 }
 
-static enum kv_status load_checked(enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err)
+enum kv_status kv_control_load_checked(enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err)
 {
     enum kv_status st = kv_policy_load(kind, source, n, out, err);
     if (st != KV_OK) return st;
@@ -28,8 +28,7 @@ static enum kv_status load_checked(enum kv_policy_kind kind, const char *source,
     return st;
 }
 
-/* Puts a loaded policy in its place. The caller holds work, or nobody else knows c yet. */
-static void put_in_place(struct kv_control *c, struct kv_script *p, int64_t activated_us)
+void kv_control_put_in_place(struct kv_control *c, struct kv_script *p, int64_t activated_us)
 {
     enum kv_policy_kind k = kv_policy_kind(p);
     pthread_mutex_lock(&c->admission);
@@ -44,6 +43,7 @@ static void put_in_place(struct kv_control *c, struct kv_script *p, int64_t acti
     snprintf(v->version, sizeof v->version, "%s", kv_policy_version(p));
     v->activated_us = activated_us;
     v->faults = 0;
+    c->blamed[k] = 0;
     pthread_mutex_unlock(&c->state);
 }
 
@@ -55,14 +55,14 @@ static enum kv_status load_kind(struct kv_control *c, enum kv_policy_kind k, str
     struct kv_script *p = NULL;
     enum kv_status st = kv_store_load_policy(c->store, k, &stored, &n, &activated, err);
     if (st != KV_OK && st != KV_NOT_FOUND) return st;
-    const struct kv_embedded *ours = shipped(k);
+    const struct kv_embedded *ours = kv_control_shipped(k);
     const char *source = c->config.policy_source[k];
     if (source) {
-        st = load_checked(k, source, strlen(source), &p, err);
+        st = kv_control_load_checked(k, source, strlen(source), &p, err);
     } else {
-        st = stored ? load_checked(k, stored, n, &p, err) : KV_NOT_FOUND;
+        st = stored ? kv_control_load_checked(k, stored, n, &p, err) : KV_NOT_FOUND;
         if (stored && st != KV_OK) kv_control_note(c, KV_EVENT_LOG, 0, "the stored %s policy is refused (%s); the shipped one is used", kv_policy_kind_name(k), err ? err->message : "");
-        if (st != KV_OK) st = ours ? load_checked(k, ours->data, ours->size, &p, err) : kv_fail(err, KV_NOT_FOUND, kv_policy_kind_name(k), "no %s policy is built in", kv_policy_kind_name(k));
+        if (st != KV_OK) st = ours ? kv_control_load_checked(k, ours->data, ours->size, &p, err) : kv_fail(err, KV_NOT_FOUND, kv_policy_kind_name(k), "no %s policy is built in", kv_policy_kind_name(k));
     }
     size_t m = 0;
     const char *text = p ? kv_policy_source(p, &m) : "";
@@ -72,7 +72,7 @@ static enum kv_status load_kind(struct kv_control *c, enum kv_policy_kind k, str
         st = kv_store_put_policy(c->store, p, "start", activated, err);
     }
     free(stored);
-    if (st == KV_OK) put_in_place(c, p, activated);
+    if (st == KV_OK) kv_control_put_in_place(c, p, activated);
     else kv_policy_free(p);
     return st;
 }
@@ -84,11 +84,20 @@ enum kv_status kv_control_load_policies(struct kv_control *c, struct kv_error *e
     return st;
 }
 
-static void count_fault(struct kv_control *c, enum kv_policy_kind k)
+/* Whoever may use the script calls this. A call that was killed while others had the processor is nobody's fault. */
+static void blame(struct kv_control *c, enum kv_policy_kind k)
 {
+    bool preempted;
+    kv_policy_dead(c->script[k], &preempted);
     pthread_mutex_lock(&c->state);
     c->policy[k].faults++;
+    if (!preempted) c->blamed[k]++;
     pthread_mutex_unlock(&c->state);
+}
+
+static void count_fault(struct kv_control *c, enum kv_policy_kind k)
+{
+    blame(c, k);
     kv_control_note(c, KV_EVENT_POLICY, 0, "%s policy fault", kv_policy_kind_name(k));
 }
 
@@ -115,7 +124,7 @@ void kv_control_set_gate(struct kv_control *c)
 enum kv_status kv_control_activate(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_error *err)
 {
     struct kv_script *p = NULL;
-    enum kv_status st = load_checked(kind, source, n, &p, err);
+    enum kv_status st = kv_control_load_checked(kind, source, n, &p, err);
     kv_control_begin(c);
     int64_t now = kv_control_realtime(c);
     if (st == KV_OK) st = kv_store_put_policy(c->store, p, actor, now, err);
@@ -127,7 +136,7 @@ enum kv_status kv_control_activate(struct kv_control *c, enum kv_policy_kind kin
         kv_store_post(c->store, &r);
     }
     if (st == KV_OK) {
-        put_in_place(c, p, now);
+        kv_control_put_in_place(c, p, now);
         p = NULL;
         if (kind == KV_POLICY_FALLBACK) kv_control_set_gate(c);
         kv_control_note(c, KV_EVENT_POLICY, 0, "%s policy activated by %s", kv_policy_kind_name(kind), actor);
@@ -159,11 +168,13 @@ void kv_control_admission(struct kv_control *c, const struct kv_admission_reques
     struct kv_error err;
     pthread_mutex_lock(&c->admission);
     enum kv_status st = kv_policy_admission(c->script[KV_POLICY_ADMISSION], r, k, out, &err);
+    struct kv_kept_admission *kept = &c->kept[c->n_kept++ % KV_REPLAY_ADMISSIONS];
+    *kept = (struct kv_kept_admission){.r = *r, .credits = *k, .was = out->action};
+    snprintf(kept->tenant, sizeof kept->tenant, "%s", r->tenant ? r->tenant : "");
+    snprintf(kept->class, sizeof kept->class, "%s", r->class ? r->class : "");
+    if (st != KV_OK) blame(c, KV_POLICY_ADMISSION);
     pthread_mutex_unlock(&c->admission);
     if (st == KV_OK) return;
-    pthread_mutex_lock(&c->state);
-    c->policy[KV_POLICY_ADMISSION].faults++;
-    pthread_mutex_unlock(&c->state);
     struct kv_receipt x;
     kv_receipt_init(&x, KV_ROW_POLICY_FAULT, kv_control_realtime(c));
     x.reason = st;
@@ -176,8 +187,9 @@ void kv_control_admission(struct kv_control *c, const struct kv_admission_reques
 /* ---------------------------------------------------------------- release decisions */
 
 /* A decision is recorded when it differs from the last one of this step, and always when it moves something. */
-static void record_decision(struct kv_control *c, const struct kv_rollout *r, const struct kv_release_answer *a, enum kv_status st, const struct kv_error *err)
+static void record_decision(struct kv_control *c, const struct kv_release_question *q, const struct kv_release_answer *a, enum kv_status st, const struct kv_error *err)
 {
+    const struct kv_rollout *r = q->rollout;
     struct kv_decision d = {.at_us = kv_control_realtime(c), .rollout = r->id, .epoch = r->epoch, .kind = KV_POLICY_RELEASE, .status = st};
     snprintf(d.version, sizeof d.version, "%s", kv_policy_version(c->script[KV_POLICY_RELEASE]));
     snprintf(d.action, sizeof d.action, "%s", kv_release_action_name(a->action));
@@ -186,7 +198,10 @@ static void record_decision(struct kv_control *c, const struct kv_rollout *r, co
     snprintf(key, sizeof key, "%.20s %.30s", d.action, kv_status_name(st));
     if (!strcmp(key, c->last_decision)) return;
     if (st != KV_OK) count_fault(c, KV_POLICY_RELEASE);
+    char *input = kv_replay_question(q);
+    d.input = input;
     if (kv_store_put_decision(c->store, &d, NULL) == KV_OK) snprintf(c->last_decision, sizeof c->last_decision, "%s", key);
+    free(input);
 }
 
 static void act(struct kv_control *c, const struct kv_rollout *r, const struct kv_release_answer *a)
@@ -235,7 +250,7 @@ void kv_control_ask_release(struct kv_control *c)
         struct kv_release_answer a;
         struct kv_error err = {0};
         enum kv_status st = kv_policy_release(c->script[KV_POLICY_RELEASE], &q, &a, &err);
-        record_decision(c, r, &a, st, &err);
+        record_decision(c, &q, &a, st, &err);
         /* The verb's own rules have the last word, the policy's ADVANCE is only a proposal. */
         if (st == KV_OK && (a.action != KV_RELEASE_ADVANCE || kv_release_may(r, KV_VERB_advance, &f, &ignored) == KV_OK)) act(c, r, &a);
     }

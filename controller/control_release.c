@@ -17,6 +17,7 @@ void kv_control_facts(struct kv_control *c, const struct entry *e, struct kv_rel
     memset(f, 0, sizeof *f);
     f->frozen = c->frozen;
     f->store_ok = c->shown.store.ok;
+    f->two_users = kv_control_two_users(c);
     f->latched = c->port.word(c->port.ctx).latched || c->n_unrecorded > 0;
     f->other_live = c->live && c->live != e && c->live->r.stage != KV_STAGE_FULL;
     /* Waiting is measured on the monotonic clock, so that a clock jump neither ends nor prolongs it. */
@@ -295,6 +296,7 @@ static enum kv_status start(struct kv_control *c, const struct kv_manifest *m, c
     if (st == KV_OK) st = retire_full(c, next, err);
     if (st == KV_OK) {
         e->r = (struct kv_rollout){.id = next, .manifest = *m, .stage = KV_STAGE_OFF, .step = -1, .live = true, .version = 1, .epoch = 0};
+        snprintf(e->r.author, sizeof e->r.author, "%s", actor);
         e->r.created_us = e->r.stage_since_us = kv_control_realtime(c);
         st = kv_store_put_rollout(c->store, &e->r, actor, detail, NULL, err);
     }
@@ -363,6 +365,7 @@ static enum kv_status change_record(struct kv_control *c, uint64_t rollout, enum
     pthread_mutex_unlock(&c->state);
     uint64_t version = after->version++;
     if (v == KV_VERB_skip) after->waited = true;
+    else if (v == KV_VERB_approve) snprintf(after->approver, sizeof after->approver, "%s", actor);
     else after->paused = v == KV_VERB_pause;
     char detail[96];
     snprintf(detail, sizeof detail, "%s%s%.60s", kv_verb_name(v), reason && *reason ? ": " : "", reason ? reason : "");
@@ -377,7 +380,7 @@ static enum kv_status change_record(struct kv_control *c, uint64_t rollout, enum
     return st;
 }
 
-static enum kv_status check_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, struct kv_error *err)
+static enum kv_status check_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, const char *reason, const char *actor, struct kv_error *err)
 {
     pthread_mutex_lock(&c->state);
     struct entry *e = kv_control_entry(c, rollout);
@@ -390,7 +393,12 @@ static enum kv_status check_verb(struct kv_control *c, uint64_t rollout, enum kv
     } else {
         kv_control_facts(c, e, &f);
         st = kv_release_may(&e->r, v, &f, err);
+        if (st == KV_OK && v == KV_VERB_approve && f.two_users && !strcmp(e->r.author, actor)) {
+            st = kv_fail(err, KV_FORBIDDEN, "approve", "%s made this rollout and cannot approve it", actor);
+            kv_hint(err, "another user with the right 'approver' has to");
+        }
     }
+    if (st == KV_OK && v == KV_VERB_breakglass && !(reason && *reason)) st = kv_fail(err, KV_BAD_ARGUMENT, "reason", "breaking the glass needs a reason");
     pthread_mutex_unlock(&c->state);
     return st;
 }
@@ -411,7 +419,7 @@ static enum kv_status move_verb(struct kv_control *c, uint64_t rollout, enum kv_
         kv_hint(err, "advance leads to FULL, rollback to the baseline");
         return KV_BAD_ARGUMENT;
     }
-    snprintf(detail, sizeof detail, "%s%s%.120s", v == KV_VERB_ramp ? "ramp set by hand" : off ? "started" : "every gate passed", reason && *reason ? ": " : "", reason ? reason : "");
+    snprintf(detail, sizeof detail, "%s%s%.120s", v == KV_VERB_ramp ? "ramp set by hand" : v == KV_VERB_breakglass ? "break-glass" : off ? "started" : "every gate passed", reason && *reason ? ": " : "", reason ? reason : "");
     return kv_control_advance(c, to, step, fraction, detail, actor, err);
 }
 
@@ -433,19 +441,50 @@ static enum kv_status retry(struct kv_control *c, uint64_t rollout, const char *
     return st;
 }
 
+/* work. Freezing holds in this process even when it cannot be written down; thawing needs its receipt. */
+static enum kv_status set_frozen(struct kv_control *c, bool frozen, const char *reason, const char *actor, struct kv_error *err)
+{
+    struct kv_receipt r;
+    kv_receipt_init(&r, KV_ROW_AUDIT, kv_control_realtime(c));
+    snprintf(r.detail, sizeof r.detail, "releases %s by %.30s%s%.35s", frozen ? "frozen" : "unfrozen", actor, reason && *reason ? ": " : "", reason ? reason : "");
+    enum kv_status st = kv_store_put_setting(c->store, "frozen", frozen, &r, err);
+    if (st != KV_OK && !frozen) return st;
+    pthread_mutex_lock(&c->state);
+    c->frozen = frozen;
+    uint64_t live = c->live ? c->live->r.id : 0;
+    pthread_mutex_unlock(&c->state);
+    kv_control_note(c, KV_EVENT_LOG, 0, "%s", r.detail);
+    if (live) kv_control_note(c, KV_EVENT_ROLLOUT, live, "%s", r.detail);
+    return st;
+}
+
+enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *reason, const char *actor, struct kv_error *err)
+{
+    kv_control_begin(c);
+    enum kv_status st = set_frozen(c, frozen, reason, actor, err);
+    kv_control_end(c);
+    return st;
+}
+
 enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, double fraction, const char *reason,
                                const char *actor, uint64_t *created, struct kv_error *err)
 {
     kv_control_begin(c);
-    enum kv_status st = check_verb(c, rollout, v, version, err);
+    enum kv_status st = check_verb(c, rollout, v, version, reason, actor, err);
     struct kv_rollback_answer a;
     if (st == KV_OK) switch (v) {
         case KV_VERB_pause:
         case KV_VERB_resume:
         case KV_VERB_skip:
+        case KV_VERB_approve:
             st = change_record(c, rollout, v, reason, actor, err);
             break;
+        case KV_VERB_freeze:
+        case KV_VERB_unfreeze:
+            st = set_frozen(c, v == KV_VERB_freeze, reason, actor, err);
+            break;
         case KV_VERB_advance:
+        case KV_VERB_breakglass:
         case KV_VERB_ramp:
             st = move_verb(c, rollout, v, fraction, reason, actor, err);
             break;
@@ -459,24 +498,6 @@ enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_v
         default:
             st = kv_fail(err, KV_UNSUPPORTED, kv_verb_name(v), "%s is no change of a rollout", kv_verb_name(v));
         }
-    kv_control_end(c);
-    return st;
-}
-
-enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *actor, struct kv_error *err)
-{
-    struct kv_receipt r;
-    kv_receipt_init(&r, KV_ROW_AUDIT, kv_control_realtime(c));
-    snprintf(r.detail, sizeof r.detail, "releases %s by %.60s", frozen ? "frozen" : "unfrozen", actor);
-    kv_control_begin(c);
-    /* Freezing holds in this process even when it cannot be written down; thawing needs its receipt. */
-    enum kv_status st = kv_store_put_setting(c->store, "frozen", frozen, &r, err);
-    if (st == KV_OK || frozen) {
-        pthread_mutex_lock(&c->state);
-        c->frozen = frozen;
-        pthread_mutex_unlock(&c->state);
-        kv_control_note(c, KV_EVENT_LOG, 0, "%s", r.detail);
-    }
     kv_control_end(c);
     return st;
 }

@@ -220,12 +220,30 @@ static enum kv_status check_right(struct kv_http_request *r, struct kv_error *er
 }
 
 /* What can be judged before the body: name, route, right, declared length. */
+static void peer_address(const struct kv_http_request *r, char *out, size_t cap)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    snprintf(out, cap, "unknown");
+    if (info && info->client_addr) getnameinfo(info->client_addr, info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), out, (socklen_t)cap, NULL, 0, NI_NUMERICHOST);
+}
+
+/* A rollback is let through however often the caller asked before. */
+static enum kv_status check_rate(struct kv_http *h, const struct kv_http_request *r, bool claimed, struct kv_error *err)
+{
+    char address[64];
+    size_t n = strlen(r->path);
+    if (r->who.rights & KV_RIGHT_OPERATOR && n > 9 && !strcmp(r->path + n - 9, "/rollback")) return KV_OK;
+    peer_address(r, address, sizeof address);
+    return kv_http_auth_rate(h->auth, &r->who, address, claimed, err);
+}
+
 static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, struct kv_error *err)
 {
     const char *length = kv_http_header(r, "Content-Length");
     struct kv_http_claims claims = {kv_http_header(r, "Authorization"), kv_http_header(r, "Host"), kv_http_header(r, "Origin"),
                                     kv_http_header(r, "Sec-Fetch-Site"), strcmp(r->method, "GET") && strcmp(r->method, "HEAD")};
     enum kv_status st = kv_http_auth_check(h->auth, &claims, &r->who, err);
+    if (!st) st = check_rate(h, r, claims.authorization != NULL, err);
     if (!st) st = find_route(h, r, err);
     if (!st) st = check_right(r, err);
     if (!st && length && strtoull(length, NULL, 10) > h->max_body) st = kv_fail(err, KV_BODY_TOO_LARGE, "body", "the body has %.20s bytes; the limit is %zu", length, h->max_body);

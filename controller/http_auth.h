@@ -19,6 +19,20 @@ void kv_http_auth_free(struct kv_http_auth *a);
 /* Takes the reloadable settings of c. */
 enum kv_status kv_http_auth_reload(struct kv_http_auth *a, const struct kv_config *c, struct kv_error *err);
 
+/* Tokens kept in the store, beside those of the configuration. rights: names separated by blanks. Replaces those given before. */
+struct kv_issued_token {
+    uint8_t sha256[32];
+    char name[64], tenant[64];
+    unsigned rights;
+    int64_t expires_us; /* CLOCK_REALTIME; 0: never */
+};
+enum kv_status kv_http_auth_issue(struct kv_http_auth *a, const struct kv_issued_token *t, size_t n, struct kv_error *err);
+/* Right names separated by blanks to rights with what they imply; 0 when one is unknown. */
+unsigned kv_rights_parse(const char *names);
+/* RATE_LIMITED when this token, or without one this address, asked more often than http.requests_per_second allows, or failed to name a valid
+ * token more than a hundred times within a minute. */
+enum kv_status kv_http_auth_rate(struct kv_http_auth *a, const struct kv_identity *who, const char *address, bool claimed, struct kv_error *err);
+
 /* authorization, host, origin, fetch_site: header values, NULL when absent. writes: the method changes something. */
 struct kv_http_claims {
     const char *authorization, *host, *origin, *fetch_site;
@@ -28,6 +42,8 @@ struct kv_http_claims {
 enum kv_status kv_http_auth_check(struct kv_http_auth *a, const struct kv_http_claims *claims, struct kv_identity *who, struct kv_error *err);
 /* Whether a browser page of that origin may read answers (http.allowed_origins). */
 bool kv_http_auth_origin_allowed(struct kv_http_auth *a, const char *origin);
+/* Whether two or more of the tokens in force may write: what one writes another can approve. */
+bool kv_http_auth_two_users(struct kv_http_auth *a);
 enum kv_right kv_right_from_name(const char *name);
 const char *kv_right_name(enum kv_right r);
 

@@ -2,6 +2,7 @@
 #include "controller/api.h"
 #include "controller/config_paths.h"
 #include "controller/demo.h"
+#include "controller/policy_process.h"
 #include "kernels/cuda/device.h"
 
 #include <errno.h>
@@ -76,11 +77,16 @@ static enum kv_status read_policy(const char *path, char **out, struct kv_error 
     return n <= KV_POLICY_SOURCE_BYTES ? KV_OK : kv_fail(err, KV_BODY_TOO_LARGE, path, "the policy %s exceeds %d bytes", path, KV_POLICY_SOURCE_BYTES);
 }
 
+static bool two_users(void *ctx)
+{
+    return kv_http_auth_two_users(kv_http_get_auth(((struct kv_app *)ctx)->http));
+}
+
 static enum kv_status start_control(struct daemon *d, struct kv_error *err)
 {
     const char *const paths[KV_POLICY_KINDS] = {d->config.policy_admission, d->config.policy_fallback, d->config.policy_release};
     char *source[KV_POLICY_KINDS] = {0};
-    struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app};
+    struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app, .check_program = "/proc/self/exe", .two_users = two_users, .users_ctx = &d->app};
     memcpy(c.model_artifact, kv_model_info(d->app.model)->artifact, 32);
     kv_numerics_id(c.numerics_id);
     enum kv_status st = KV_OK;
@@ -123,7 +129,8 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
     if (!st) st = kv_config_state_dir(&d->config, d->state, sizeof d->state, err);
     if (!st) st = kv_http_create(&http, &app->http, err);
-    if (!st) st = kv_store_open(&(struct kv_store_config){.dir = d->state, .on_row = kv_api_on_row, .on_row_ctx = app}, &app->store, err);
+    if (!st) st = kv_store_open(&(struct kv_store_config){.dir = d->state, .key_file = *d->config.receipts_key ? d->config.receipts_key : NULL, .on_row = kv_api_on_row, .on_row_ctx = app}, &app->store, err);
+    if (!st) st = kv_api_issue_tokens(app, err);
     if (!st) st = kv_model_open(d->model, NULL, &app->model, err);
     if (!st) st = start_engine(d, err);
     if (!st) st = start_control(d, err);
@@ -245,6 +252,7 @@ int main(int argc, char **argv)
 {
     struct kv_error err = {0};
     sigset_t set;
+    if (argc == 3 && !strcmp(argv[1], "--check-policy")) return kv_policy_check_main(argv[2]);
     struct daemon *d = calloc(1, sizeof *d);
     if (!d) return EXIT_FAILURE;
     d->argc = argc;

@@ -148,6 +148,12 @@ enum kv_policy_kind kv_policy_kind(const struct kv_script *p)
     return p->kind;
 }
 
+bool kv_policy_dead(const struct kv_script *p, bool *preempted)
+{
+    *preempted = p->box.preempted;
+    return p->box.killed != NULL;
+}
+
 const char *kv_policy_name(const struct kv_script *p)
 {
     return p->name;

@@ -29,6 +29,8 @@ void kv_policy_free(struct kv_script *p);
 enum kv_policy_kind kv_policy_kind(const struct kv_script *p);
 const char *kv_policy_name(const struct kv_script *p);
 const char *kv_policy_version(const struct kv_script *p); /* hex SHA-256 of the source */
+/* Stopped for good by a limit; preempted: only because others had the processor, so that the same source may be loaded again. */
+bool kv_policy_dead(const struct kv_script *p, bool *preempted);
 const char *kv_policy_source(const struct kv_script *p, size_t *n);
 
 /* --- admission(r, credits) -> { action = "ADMIT_TRANSFER" | "FALLBACK", cause = "DEADLINE" | "CREDIT_PRESSURE", priority, placement, reason } */

@@ -37,7 +37,10 @@ static void check_deadline(struct kv_sandbox *s)
     int64_t wall = clock_us(CLOCK_MONOTONIC) - s->wall_start_us;
     if (wall <= s->deadline_us) return;
     if (clock_us(CLOCK_THREAD_CPUTIME_ID) - s->cpu_start_us > s->deadline_us) kill_call(s, "it ran past its deadline");
-    else if (wall > s->deadline_us * WALL_FACTOR) kill_call(s, "it ran far past its deadline");
+    else if (wall > s->deadline_us * WALL_FACTOR) {
+        s->preempted = !s->killed;
+        kill_call(s, "it ran far past its deadline");
+    }
 }
 
 /* May a block of this size come to be? osize of a new block is its Lua type. */

@@ -23,6 +23,7 @@ struct kv_sandbox {
     bool running;                /* single strings and blocks are capped while the policy's own code runs */
     const char *killed;          /* why; NULL while alive. Once set it stays: the state is not used again */
     enum kv_status killed_status;
+    bool preempted;              /* it was killed while others had the processor: wall time ran out, its own did not */
 };
 
 enum kv_status kv_sandbox_open(struct kv_sandbox *s, struct kv_error *err);

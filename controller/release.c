@@ -157,11 +157,29 @@ static enum kv_status may_advance(const struct kv_rollout *r, const struct kv_re
     return kv_fail(err, v == KV_FAILED ? KV_GATE_FAILED : KV_GATE_NO_DATA, name, "gate %s: %s, %s", name, kv_verdict_name(v), why);
 }
 
+/* Serving traffic needs a second pair of eyes where there is one. */
+static enum kv_status approved(const struct kv_rollout *r, const struct kv_release_facts *f, struct kv_error *err)
+{
+    enum kv_stage to;
+    int32_t step;
+    double fraction;
+    if (!f->two_users || *r->approver || !kv_release_next(r, &to, &step, &fraction) || to == KV_STAGE_SHADOW) return KV_OK;
+    kv_fail(err, KV_CONFLICT, "approve", "%s was not approved yet, and it would serve traffic from here on", r->manifest.name);
+    kv_hint(err, "somebody else than %s has to: kvasir rollout approve", *r->author ? r->author : "its author");
+    return KV_CONFLICT;
+}
+
 static enum kv_status may_here(const struct kv_rollout *r, enum kv_verb v, const struct kv_release_facts *f, struct kv_error *err)
 {
     switch (v) {
-    case KV_VERB_advance:
+    case KV_VERB_advance: {
+        enum kv_status st = may_advance(r, f, err);
+        return st != KV_OK ? st : approved(r, f, err);
+    }
+    case KV_VERB_breakglass:
         return may_advance(r, f, err);
+    case KV_VERB_approve:
+        return *r->approver ? kv_fail(err, KV_CONFLICT, "approve", "%s approved it already", r->approver) : KV_OK;
     case KV_VERB_pause:
         return r->paused ? kv_fail(err, KV_CONFLICT, "paused", "the rollout is paused already") : KV_OK;
     case KV_VERB_resume:
@@ -191,6 +209,8 @@ enum kv_status kv_release_may(const struct kv_rollout *r, enum kv_verb v, const 
         return kv_fail(err, KV_ILLEGAL_TRANSITION, kv_stage_name(r->stage), "%s is not possible at %s", kv_verb_name(v), kv_stage_name(r->stage));
     if (v == KV_VERB_rollback)
         return f->other_live && !r->live ? kv_fail(err, KV_CONFLICT, "rollout", "this rollout has ended and another one is live") : KV_OK;
+    if (v == KV_VERB_freeze || v == KV_VERB_unfreeze)
+        return f->frozen == (v == KV_VERB_freeze) ? kv_fail(err, KV_CONFLICT, "frozen", "releases are %s", f->frozen ? "frozen already" : "not frozen") : KV_OK;
     if (v == KV_VERB_retry) {
         if (f->latched) return kv_fail(err, KV_CONFLICT, "release", "the rollback is still recomputing sequences");
         if (f->frozen) return kv_fail(err, KV_FROZEN, "release", "releases are frozen; only rollback is possible");
@@ -199,7 +219,7 @@ enum kv_status kv_release_may(const struct kv_rollout *r, enum kv_verb v, const 
     if (!r->live) return kv_fail(err, KV_CONFLICT, "rollout", "this rollout has ended");
     if (away) return KV_OK;
     if (f->latched) return kv_fail(err, KV_SUPERSEDED, "release", "a rollback came first");
-    if (f->frozen && v != KV_VERB_pause) return kv_fail(err, KV_FROZEN, "release", "releases are frozen; only rollback is possible");
+    if (f->frozen && v != KV_VERB_pause && v != KV_VERB_approve && v != KV_VERB_breakglass) return kv_fail(err, KV_FROZEN, "release", "releases are frozen; only rollback is possible");
     if (!f->store_ok) {
         kv_fail(err, KV_STORE_UNAVAILABLE, "store", "receipts cannot be written, so nothing but rollback is possible");
         kv_hint(err, "free disk space in the state directory");

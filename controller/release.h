@@ -78,6 +78,7 @@ struct kv_rollout {
     bool waited;             /* skip: this step's waiting time was ended early */
     uint64_t version;        /* grows with every change; If-Match */
     uint64_t epoch;          /* of the last transition */
+    char author[64], approver[64]; /* "operator:NAME"; approver empty: nobody yet */
     int64_t created_us, stage_since_us, ended_us; /* CLOCK_REALTIME; ended_us 0 while live */
     struct kv_transition transitions[KV_MAX_TRANSITIONS];
     int32_t n_transitions;
@@ -94,6 +95,7 @@ enum kv_status kv_release_move(struct kv_rollout *r, struct kv_transition *t, in
 
 struct kv_release_facts { /* what a verb's legality depends on besides the rollout itself */
     bool frozen, store_ok, latched, other_live;
+    bool two_users;          /* then traffic needs somebody's approval who is not the author */
     int64_t now_us;
     uint64_t samples;        /* in this step */
     const struct kv_gate_result *gates;

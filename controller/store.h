@@ -6,6 +6,7 @@
 #define KV_STORE_H
 
 #include "controller/policy_host.h"
+#include "controller/policy_life.h"
 #include "controller/receipts.h"
 #include "controller/release.h"
 
@@ -55,10 +56,54 @@ struct kv_decision {
     enum kv_policy_kind kind;
     char version[65], action[32], reason[160];
     enum kv_status status;    /* OK, or the policy's fault */
+    const char *input;        /* what was asked, as JSON (policy_replay.h); NULL: not kept */
 };
 enum kv_status kv_store_put_decision(struct kv_store *s, const struct kv_decision *d, struct kv_error *err);
 /* Makes this version the active one of its kind. */
 enum kv_status kv_store_put_policy(struct kv_store *s, const struct kv_script *p, const char *actor, int64_t at_us, struct kv_error *err);
+/* --- policy versions (store_policies.c). Stored as DRAFT unless this version is there already. */
+enum kv_status kv_store_submit_policy(struct kv_store *s, const struct kv_script *p, const char *actor, int64_t at_us, struct kv_error *err);
+/* CONFLICT when the version's state does not lead there (RETIRED leads to STAGED only if it was ACTIVE once). */
+enum kv_status kv_store_move_policy(struct kv_store *s, enum kv_policy_kind kind, const char *version, enum kv_policy_state to, const char *actor, const char *detail,
+                                    int64_t at_us, struct kv_error *err);
+struct kv_policy_version {
+    enum kv_policy_kind kind;
+    char version[65], name[64], author[64], actor[64], detail[160]; /* author: who submitted it; actor, detail: of the last move */
+    enum kv_policy_state state;
+    bool was_active;
+    int64_t created_us, state_us;
+    uint64_t receipt;          /* of the last move */
+};
+/* Newest move first. *n: in cap, out count. */
+enum kv_status kv_store_policy_versions(struct kv_store *s, enum kv_policy_kind kind, struct kv_policy_version *out, int32_t *n, struct kv_error *err);
+/* version: its first six hex digits or more. NOT_FOUND, or CONFLICT when more than one begins so. source may be NULL; free(*source). */
+enum kv_status kv_store_policy_version(struct kv_store *s, enum kv_policy_kind kind, const char *version, struct kv_policy_version *out, char **source, size_t *n,
+                                       struct kv_error *err);
+struct kv_recorded_decision {
+    uint64_t receipt, rollout;
+    int64_t at_us;
+    char action[32], reason[160];
+    enum kv_status status;
+    char *input;               /* free */
+};
+/* The last *n release decisions whose question was kept, newest first. */
+enum kv_status kv_store_recorded_decisions(struct kv_store *s, struct kv_recorded_decision *out, int32_t *n, struct kv_error *err);
+
+/* --- tokens (store_tokens.c): only their SHA-256 is kept */
+struct kv_stored_token {
+    char name[64], tenant[64], rights[64], creator[64]; /* rights: names, separated by blanks */
+    uint8_t sha256[32];
+    int64_t created_us, expires_us, revoked_us;         /* CLOCK_REALTIME; 0: never, not */
+};
+/* CONFLICT when a token of that name is in force. */
+enum kv_status kv_store_put_token(struct kv_store *s, const struct kv_stored_token *t, struct kv_error *err);
+/* NOT_FOUND when no token of that name is in force. */
+enum kv_status kv_store_revoke_token(struct kv_store *s, const char *name, const char *actor, int64_t at_us, struct kv_error *err);
+/* Newest first, revoked ones too. *n: in cap, out count. */
+enum kv_status kv_store_tokens(struct kv_store *s, struct kv_stored_token *out, int32_t *n, struct kv_error *err);
+/* A new secret ("kv_" and 43 letters) into out, its SHA-256 into t. */
+enum kv_status kv_token_make(struct kv_stored_token *t, char out[64], struct kv_error *err);
+
 /* Appends one receipt and waits for it. */
 enum kv_status kv_store_put_receipt(struct kv_store *s, const struct kv_receipt *r, uint64_t *id, struct kv_error *err);
 

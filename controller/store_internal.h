@@ -78,6 +78,14 @@ enum kv_status kv_store_sql_error(sqlite3 *db, const char *where, struct kv_erro
 enum kv_status kv_store_append(struct kv_store *s, const struct kv_receipt *r, uint64_t *id, struct kv_error *err);
 /* Hands an op to the writer and waits for its commit. */
 enum kv_status kv_store_run(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, struct kv_error *err);
+/* Writer thread. NULL: the statement does not compile; kv_store_done then tells why. kv_store_done runs a statement that returns nothing and finalises it. */
+sqlite3_stmt *kv_store_prepare(struct kv_store *s, const char *sql);
+enum kv_status kv_store_done(struct kv_store *s, sqlite3_stmt *q, struct kv_error *err);
+void kv_store_version_digest(const char *hex, uint8_t out[32]);
+/* The read connection; the caller holds read_mutex until kv_store_finish has finalised the statement. */
+enum kv_status kv_store_query(struct kv_store *s, const char *sql, sqlite3_stmt **q, struct kv_error *err);
+enum kv_status kv_store_finish(struct kv_store *s, sqlite3_stmt *q, int rc, struct kv_error *err);
+void kv_store_copy_text(sqlite3_stmt *q, int i, char *out, size_t cap);
 void kv_store_read_row(sqlite3_stmt *q, struct kv_receipt_row *row);
 extern const char kv_store_columns[]; /* of receipts, in the order kv_store_read_row expects */
 

@@ -13,7 +13,7 @@
 const char kv_store_columns[] = "id, at_us, kind, reason, request, rollout, epoch, contract, published, layer, kv_head, q_head, position, bytes, rows, "
                                 "rows_total, tokens, value, digest, tenant, session, detail, hash";
 
-static void copy_text(sqlite3_stmt *q, int i, char *out, size_t cap)
+void kv_store_copy_text(sqlite3_stmt *q, int i, char *out, size_t cap)
 {
     const char *t = (const char *)sqlite3_column_text(q, i);
     snprintf(out, cap, "%s", t ? t : "");
@@ -37,9 +37,9 @@ void kv_store_read_row(sqlite3_stmt *q, struct kv_receipt_row *row)
     memset(row, 0, sizeof *row);
     row->id = (uint64_t)sqlite3_column_int64(q, 0);
     r->at_us = sqlite3_column_int64(q, 1);
-    copy_text(q, 2, name, sizeof name);
+    kv_store_copy_text(q, 2, name, sizeof name);
     r->kind = (enum kv_receipt_kind)kv_row_kind_from_name(name);
-    copy_text(q, 3, name, sizeof name);
+    kv_store_copy_text(q, 3, name, sizeof name);
     r->reason = kv_status_from_name(name);
     r->request = (uint64_t)sqlite3_column_int64(q, 4);
     r->candidate = (uint64_t)sqlite3_column_int64(q, 5);
@@ -56,19 +56,18 @@ void kv_store_read_row(sqlite3_stmt *q, struct kv_receipt_row *row)
     r->tokens = (uint64_t)sqlite3_column_int64(q, 16);
     r->value = number(q, 17);
     copy_blob(q, 18, r->digest);
-    copy_text(q, 19, r->tenant, sizeof r->tenant);
-    copy_text(q, 20, r->session, sizeof r->session);
-    copy_text(q, 21, r->detail, sizeof r->detail);
+    kv_store_copy_text(q, 19, r->tenant, sizeof r->tenant);
+    kv_store_copy_text(q, 20, r->session, sizeof r->session);
+    kv_store_copy_text(q, 21, r->detail, sizeof r->detail);
     copy_blob(q, 22, row->hash);
 }
 
-/* The read connection, prepared; the caller holds read_mutex until it has finalised the statement. */
-static enum kv_status query(struct kv_store *s, const char *sql, sqlite3_stmt **q, struct kv_error *err)
+enum kv_status kv_store_query(struct kv_store *s, const char *sql, sqlite3_stmt **q, struct kv_error *err)
 {
     return sqlite3_prepare_v2(s->read_db, sql, -1, q, NULL) == SQLITE_OK ? KV_OK : kv_store_sql_error(s->read_db, "query", err);
 }
 
-static enum kv_status finish(struct kv_store *s, sqlite3_stmt *q, int rc, struct kv_error *err)
+enum kv_status kv_store_finish(struct kv_store *s, sqlite3_stmt *q, int rc, struct kv_error *err)
 {
     enum kv_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? KV_OK : kv_store_sql_error(s->read_db, "query", err);
     sqlite3_finalize(q);
@@ -112,7 +111,7 @@ enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter 
     filter_sql(f, sql, sizeof sql);
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, sql, &q, err);
+    enum kv_status st = kv_store_query(s, sql, &q, err);
     if (st == KV_OK) {
         bind_named(q, ":kind", f->kind, 0);
         bind_named(q, ":reason", f->reason, 0);
@@ -126,7 +125,7 @@ enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter 
         bind_named(q, ":limit", NULL, (uint64_t)f->limit);
         int rc;
         while ((rc = sqlite3_step(q)) == SQLITE_ROW && *n < f->limit) kv_store_read_row(q, &rows[(*n)++]);
-        st = finish(s, q, rc, err);
+        st = kv_store_finish(s, q, rc, err);
     }
     pthread_mutex_unlock(&s->read_mutex);
     if (st == KV_OK && next && *n == f->limit) *next = rows[*n - 1].id;
@@ -163,7 +162,7 @@ static struct kv_rests_on *add(struct rests *r, const char *kind)
 static enum kv_status add_rows(struct kv_store *s, struct rests *r, const char *kind, const char *sql, const struct kv_receipt_row *row, struct kv_error *err)
 {
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, sql, &q, err);
+    enum kv_status st = kv_store_query(s, sql, &q, err);
     if (st != KV_OK) return st;
     const uint64_t v[] = {row->r.candidate, row->r.epoch, row->id, row->r.request};
     for (int i = 0; i < sqlite3_bind_parameter_count(q) && i < 4; i++) sqlite3_bind_int64(q, i + 1, (sqlite3_int64)v[i]);
@@ -171,10 +170,10 @@ static enum kv_status add_rows(struct kv_store *s, struct rests *r, const char *
     while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
         struct kv_rests_on *o = add(r, kind);
         if (!o) break;
-        copy_text(q, 0, o->id, sizeof o->id);
-        copy_text(q, 1, o->title, sizeof o->title);
+        kv_store_copy_text(q, 0, o->id, sizeof o->id);
+        kv_store_copy_text(q, 1, o->title, sizeof o->title);
     }
-    return finish(s, q, rc, err);
+    return kv_store_finish(s, q, rc, err);
 }
 
 enum kv_status kv_store_rests_on(struct kv_store *s, const struct kv_receipt_row *row, struct kv_rests_on *out, int32_t *n, struct kv_error *err)
@@ -209,23 +208,23 @@ static void read_transition(sqlite3_stmt *q, struct kv_transition *t)
     memset(t, 0, sizeof *t);
     t->receipt = (uint64_t)sqlite3_column_int64(q, 0);
     t->at_us = sqlite3_column_int64(q, 1);
-    copy_text(q, 2, name, sizeof name);
+    kv_store_copy_text(q, 2, name, sizeof name);
     kv_stage_from_name(name, &t->from);
-    copy_text(q, 3, name, sizeof name);
+    kv_store_copy_text(q, 3, name, sizeof name);
     kv_stage_from_name(name, &t->to);
     t->fraction = sqlite3_column_double(q, 4);
     t->epoch = (uint64_t)sqlite3_column_int64(q, 5);
-    copy_text(q, 6, name, sizeof name);
+    kv_store_copy_text(q, 6, name, sizeof name);
     t->reason = kv_status_from_name(name);
-    copy_text(q, 7, t->detail, sizeof t->detail);
-    copy_text(q, 8, t->actor, sizeof t->actor);
+    kv_store_copy_text(q, 7, t->detail, sizeof t->detail);
+    kv_store_copy_text(q, 8, t->actor, sizeof t->actor);
 }
 
 /* The last cap transitions, oldest first. Caller holds read_mutex. */
 static enum kv_status read_transitions(struct kv_store *s, uint64_t rollout, struct kv_transition *out, int32_t cap, int32_t *n, struct kv_error *err)
 {
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, "SELECT * FROM (SELECT receipt, at_us, from_stage, to_stage, fraction, epoch, reason, detail, actor FROM transitions "
+    enum kv_status st = kv_store_query(s, "SELECT * FROM (SELECT receipt, at_us, from_stage, to_stage, fraction, epoch, reason, detail, actor FROM transitions "
                                  "WHERE rollout = ? ORDER BY receipt DESC LIMIT ?) ORDER BY receipt", &q, err);
     *n = 0;
     if (st != KV_OK) return st;
@@ -233,7 +232,7 @@ static enum kv_status read_transitions(struct kv_store *s, uint64_t rollout, str
     sqlite3_bind_int(q, 2, cap);
     int rc;
     while ((rc = sqlite3_step(q)) == SQLITE_ROW && *n < cap) read_transition(q, &out[(*n)++]);
-    return finish(s, q, rc, err);
+    return kv_store_finish(s, q, rc, err);
 }
 
 enum kv_status kv_store_transitions(struct kv_store *s, uint64_t rollout, struct kv_transition *out, int32_t cap, int32_t *n, struct kv_error *err)
@@ -251,9 +250,9 @@ static enum kv_status read_rollout(struct kv_store *s, sqlite3_stmt *q, struct k
     memset(r, 0, sizeof *r);
     enum kv_status st = kv_manifest_parse(sqlite3_column_blob(q, 12), (size_t)sqlite3_column_bytes(q, 12), &r->manifest, err);
     if (!r->manifest.pipeline) r->manifest.pipeline = kv_pipeline_at(0);
-    copy_text(q, 1, r->manifest.name, sizeof r->manifest.name);
+    kv_store_copy_text(q, 1, r->manifest.name, sizeof r->manifest.name);
     r->id = (uint64_t)sqlite3_column_int64(q, 0);
-    copy_text(q, 2, name, sizeof name);
+    kv_store_copy_text(q, 2, name, sizeof name);
     if (!kv_stage_from_name(name, &r->stage)) st = kv_fail(err, KV_STORE_CORRUPT, name, "rollout %llu has an unknown stage", (unsigned long long)r->id);
     r->step = sqlite3_column_int(q, 3);
     r->fraction = sqlite3_column_double(q, 4);
@@ -265,6 +264,8 @@ static enum kv_status read_rollout(struct kv_store *s, sqlite3_stmt *q, struct k
     r->created_us = sqlite3_column_int64(q, 10);
     r->stage_since_us = sqlite3_column_int64(q, 11);
     r->ended_us = sqlite3_column_int64(q, 13);
+    kv_store_copy_text(q, 14, r->author, sizeof r->author);
+    kv_store_copy_text(q, 15, r->approver, sizeof r->approver);
     struct kv_error ignored;
     enum kv_status ts = read_transitions(s, r->id, r->transitions, KV_MAX_TRANSITIONS, &r->n_transitions, st == KV_OK ? err : &ignored);
     if (st != KV_OK || ts != KV_OK) return st != KV_OK ? st : ts;
@@ -284,8 +285,8 @@ enum kv_status kv_store_load_rollouts(struct kv_store *s, struct kv_rollout **ou
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
     enum kv_status bad = KV_OK;
-    enum kv_status st = query(s, "SELECT * FROM (SELECT r.id, r.name, r.stage, r.step, r.fraction, r.paused, r.live, r.waited, r.version, r.epoch, r.created_us, r.stage_since_us, "
-                                 "m.bytes, r.ended_us FROM rollouts r JOIN manifests m ON m.digest = r.manifest ORDER BY r.id DESC LIMIT 256) ORDER BY id", &q, err);
+    enum kv_status st = kv_store_query(s, "SELECT * FROM (SELECT r.id, r.name, r.stage, r.step, r.fraction, r.paused, r.live, r.waited, r.version, r.epoch, r.created_us, r.stage_since_us, "
+                                 "m.bytes, r.ended_us, r.author, r.approver FROM rollouts r JOIN manifests m ON m.digest = r.manifest ORDER BY r.id DESC LIMIT 256) ORDER BY id", &q, err);
     if (st == KV_OK) {
         int rc;
         while ((rc = sqlite3_step(q)) == SQLITE_ROW && *n < CAP) {
@@ -299,7 +300,7 @@ enum kv_status kv_store_load_rollouts(struct kv_store *s, struct kv_rollout **ou
             }
         }
         struct kv_error late;
-        st = finish(s, q, rc, bad == KV_OK ? err : &late);
+        st = kv_store_finish(s, q, rc, bad == KV_OK ? err : &late);
     }
     pthread_mutex_unlock(&s->read_mutex);
     return st == KV_OK ? bad : st;
@@ -310,7 +311,7 @@ enum kv_status kv_store_load_gates(struct kv_store *s, uint64_t rollout, struct 
     *n = 0;
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, "SELECT metric, verdict, judged, value, lower, upper, threshold, n, min_n, detail FROM gate_evaluations WHERE rollout = ?1 AND receipt = "
+    enum kv_status st = kv_store_query(s, "SELECT metric, verdict, judged, value, lower, upper, threshold, n, min_n, detail FROM gate_evaluations WHERE rollout = ?1 AND receipt = "
                                  "(SELECT max(receipt) FROM gate_evaluations WHERE rollout = ?1) ORDER BY id LIMIT 16", &q, err);
     if (st == KV_OK) {
         sqlite3_bind_int64(q, 1, (sqlite3_int64)rollout);
@@ -320,8 +321,8 @@ enum kv_status kv_store_load_gates(struct kv_store *s, uint64_t rollout, struct 
             const struct kv_metric *m;
             char verdict[24];
             memset(g, 0, sizeof *g);
-            copy_text(q, 0, g->metric, sizeof g->metric);
-            copy_text(q, 1, verdict, sizeof verdict);
+            kv_store_copy_text(q, 0, g->metric, sizeof g->metric);
+            kv_store_copy_text(q, 1, verdict, sizeof verdict);
             for (int v = 0; v < KV_VERDICTS; v++)
                 if (!strcmp(verdict, kv_verdict_name((enum kv_verdict)v))) g->verdict = (enum kv_verdict)v;
             g->judged = sqlite3_column_int(q, 2);
@@ -331,12 +332,12 @@ enum kv_status kv_store_load_gates(struct kv_store *s, uint64_t rollout, struct 
             g->threshold = sqlite3_column_double(q, 6);
             g->n = (uint64_t)sqlite3_column_int64(q, 7);
             g->min_n = (uint64_t)sqlite3_column_int64(q, 8);
-            copy_text(q, 9, g->detail, sizeof g->detail);
+            kv_store_copy_text(q, 9, g->detail, sizeof g->detail);
             bool known = kv_metric_find(g->metric, &m, NULL) == KV_OK;
             g->comparison = known ? m->comparison : "<=";
             g->unit = known ? m->unit : "";
         }
-        st = finish(s, q, rc, err);
+        st = kv_store_finish(s, q, rc, err);
     }
     pthread_mutex_unlock(&s->read_mutex);
     return st;
@@ -346,7 +347,7 @@ enum kv_status kv_store_load_policy(struct kv_store *s, enum kv_policy_kind kind
 {
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, "SELECT p.source, a.at_us FROM policy_activations a JOIN policies p ON p.kind = a.kind AND p.version = a.version "
+    enum kv_status st = kv_store_query(s, "SELECT p.source, a.at_us FROM policy_activations a JOIN policies p ON p.kind = a.kind AND p.version = a.version "
                                  "WHERE a.kind = ? ORDER BY a.receipt DESC LIMIT 1", &q, err);
     if (st == KV_OK) {
         sqlite3_bind_text(q, 1, kv_policy_kind_name(kind), -1, SQLITE_STATIC);
@@ -358,7 +359,7 @@ enum kv_status kv_store_load_policy(struct kv_store *s, enum kv_policy_kind kind
             (*source)[*n] = 0;
             *activated_us = sqlite3_column_int64(q, 1);
         }
-        st = finish(s, q, rc, err);
+        st = kv_store_finish(s, q, rc, err);
         if (st == KV_OK && !*source) st = rc == SQLITE_ROW ? kv_fail(err, KV_OUT_OF_MEMORY, "policy", "memory could not be had")
                                                            : kv_fail(err, KV_NOT_FOUND, kv_policy_kind_name(kind), "no %s policy was ever activated", kv_policy_kind_name(kind));
     }
@@ -370,7 +371,7 @@ enum kv_status kv_store_last_ids(struct kv_store *s, uint64_t *rollout, uint64_t
 {
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, "SELECT (SELECT coalesce(max(id), 0) FROM rollouts), (SELECT max(coalesce((SELECT max(epoch) FROM transitions), 0), "
+    enum kv_status st = kv_store_query(s, "SELECT (SELECT coalesce(max(id), 0) FROM rollouts), (SELECT max(coalesce((SELECT max(epoch) FROM transitions), 0), "
                                  "coalesce((SELECT max(epoch) FROM (SELECT epoch FROM receipts ORDER BY id DESC LIMIT 1000)), 0)))", &q, err);
     if (st == KV_OK) {
         int rc = sqlite3_step(q);
@@ -378,7 +379,7 @@ enum kv_status kv_store_last_ids(struct kv_store *s, uint64_t *rollout, uint64_t
             *rollout = (uint64_t)sqlite3_column_int64(q, 0);
             *epoch = (uint64_t)sqlite3_column_int64(q, 1);
         }
-        st = finish(s, q, rc, err);
+        st = kv_store_finish(s, q, rc, err);
     }
     pthread_mutex_unlock(&s->read_mutex);
     return st;
@@ -389,12 +390,12 @@ enum kv_status kv_store_load_setting(struct kv_store *s, const char *name, int64
     *value = 0;
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = query(s, "SELECT value FROM settings WHERE name = ?", &q, err);
+    enum kv_status st = kv_store_query(s, "SELECT value FROM settings WHERE name = ?", &q, err);
     if (st == KV_OK) {
         sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC);
         int rc = sqlite3_step(q);
         if (rc == SQLITE_ROW) *value = sqlite3_column_int64(q, 0);
-        st = finish(s, q, rc, err);
+        st = kv_store_finish(s, q, rc, err);
     }
     pthread_mutex_unlock(&s->read_mutex);
     return st;

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Runs a prepared statement that returns nothing, and finalises it. */
-static enum kv_status done(struct kv_store *s, sqlite3_stmt *q, struct kv_error *err)
+enum kv_status kv_store_done(struct kv_store *s, sqlite3_stmt *q, struct kv_error *err)
 {
     int rc = q ? sqlite3_step(q) : SQLITE_ERROR;
     enum kv_status st = rc == SQLITE_DONE ? KV_OK : kv_store_sql_error(s->db, "records", err);
@@ -15,7 +14,7 @@ static enum kv_status done(struct kv_store *s, sqlite3_stmt *q, struct kv_error 
     return st;
 }
 
-static sqlite3_stmt *prepare(struct kv_store *s, const char *sql)
+sqlite3_stmt *kv_store_prepare(struct kv_store *s, const char *sql)
 {
     sqlite3_stmt *q = NULL;
     return sqlite3_prepare_v2(s->db, sql, -1, &q, NULL) == SQLITE_OK ? q : NULL;
@@ -38,7 +37,7 @@ static enum kv_status write_manifest(struct kv_store *s, const struct kv_rollout
 {
     uint8_t bytes[16384];
     size_t n;
-    sqlite3_stmt *q = prepare(s, "SELECT 1 FROM manifests WHERE digest = ?");
+    sqlite3_stmt *q = kv_store_prepare(s, "SELECT 1 FROM manifests WHERE digest = ?");
     if (!q) return kv_store_sql_error(s->db, "manifests", err);
     sqlite3_bind_blob(q, 1, r->manifest.digest, 32, SQLITE_STATIC);
     bool there = sqlite3_step(q) == SQLITE_ROW;
@@ -46,22 +45,22 @@ static enum kv_status write_manifest(struct kv_store *s, const struct kv_rollout
     if (there) return KV_OK;
     enum kv_status st = kv_manifest_bytes(&r->manifest, bytes, sizeof bytes, &n);
     if (st != KV_OK) return kv_fail(err, st, "manifest", "the manifest is too long");
-    q = prepare(s, "INSERT INTO manifests VALUES (?,?,?)");
+    q = kv_store_prepare(s, "INSERT INTO manifests VALUES (?,?,?)");
     if (!q) return kv_store_sql_error(s->db, "manifests", err);
     sqlite3_bind_blob(q, 1, r->manifest.digest, 32, SQLITE_STATIC);
     sqlite3_bind_blob(q, 2, bytes, (int)n, SQLITE_TRANSIENT);
     sqlite3_bind_int64(q, 3, r->created_us);
-    return done(s, q, err);
+    return kv_store_done(s, q, err);
 }
 
 static enum kv_status write_rollout(struct kv_store *s, const struct kv_rollout *r, struct kv_error *err)
 {
     enum kv_status st = write_manifest(s, r, err);
     if (st != KV_OK) return st;
-    sqlite3_stmt *q = prepare(s, "INSERT INTO rollouts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO UPDATE SET "
+    sqlite3_stmt *q = kv_store_prepare(s, "INSERT INTO rollouts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO UPDATE SET "
                                  "stage=excluded.stage, step=excluded.step, fraction=excluded.fraction, paused=excluded.paused, live=excluded.live, "
                                  "waited=excluded.waited, version=excluded.version, epoch=excluded.epoch, stage_since_us=excluded.stage_since_us, "
-                                 "ended_us=excluded.ended_us");
+                                 "ended_us=excluded.ended_us, approver=excluded.approver");
     if (!q) return kv_store_sql_error(s->db, "rollouts", err);
     sqlite3_bind_int64(q, 1, (sqlite3_int64)r->id);
     text(q, 2, r->manifest.name);
@@ -77,7 +76,9 @@ static enum kv_status write_rollout(struct kv_store *s, const struct kv_rollout 
     sqlite3_bind_int64(q, 12, r->created_us);
     sqlite3_bind_int64(q, 13, r->stage_since_us);
     sqlite3_bind_int64(q, 14, r->ended_us);
-    return done(s, q, err);
+    text(q, 15, r->author);
+    text(q, 16, r->approver);
+    return kv_store_done(s, q, err);
 }
 
 static void rollout_receipt(struct kv_receipt *c, int kind, const struct kv_rollout *r, int64_t at_us)
@@ -122,7 +123,7 @@ static enum kv_status run_put_transition(struct kv_store *s, void *arg, struct k
     snprintf(c.detail, sizeof c.detail, "%s to %s by %.40s", kv_stage_name(t->from), kv_stage_name(t->to), t->actor);
     enum kv_status st = write_rollout(s, p->r, err);
     if (st == KV_OK) st = kv_store_append(s, &c, &p->receipt, err);
-    sqlite3_stmt *q = st == KV_OK ? prepare(s, "INSERT INTO transitions VALUES (?,?,?,?,?,?,?,?,?,?)") : NULL;
+    sqlite3_stmt *q = st == KV_OK ? kv_store_prepare(s, "INSERT INTO transitions VALUES (?,?,?,?,?,?,?,?,?,?)") : NULL;
     if (st != KV_OK) return st;
     if (!q) return kv_store_sql_error(s->db, "transitions", err);
     sqlite3_bind_int64(q, 1, (sqlite3_int64)p->receipt);
@@ -135,7 +136,7 @@ static enum kv_status run_put_transition(struct kv_store *s, void *arg, struct k
     text(q, 8, kv_status_name(t->reason));
     text(q, 9, t->detail);
     text(q, 10, t->actor);
-    return done(s, q, err);
+    return kv_store_done(s, q, err);
 }
 
 enum kv_status kv_store_put_transition(struct kv_store *s, const struct kv_rollout *after, struct kv_transition *t, struct kv_error *err)
@@ -157,7 +158,7 @@ struct put_gates {
 
 static enum kv_status write_gate(struct kv_store *s, const struct put_gates *p, const struct kv_gate_result *g, uint64_t receipt, struct kv_error *err)
 {
-    sqlite3_stmt *q = prepare(s, "INSERT INTO gate_evaluations VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    sqlite3_stmt *q = kv_store_prepare(s, "INSERT INTO gate_evaluations VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     if (!q) return kv_store_sql_error(s->db, "gate_evaluations", err);
     sqlite3_bind_int64(q, 1, (sqlite3_int64)receipt);
     sqlite3_bind_int64(q, 2, (sqlite3_int64)p->r->id);
@@ -174,7 +175,7 @@ static enum kv_status write_gate(struct kv_store *s, const struct put_gates *p, 
     sqlite3_bind_int64(q, 13, (sqlite3_int64)g->n);
     sqlite3_bind_int64(q, 14, (sqlite3_int64)g->min_n);
     text(q, 15, g->detail);
-    return done(s, q, err);
+    return kv_store_done(s, q, err);
 }
 
 /* One receipt for the evaluation as a whole: the gate that decided, and a digest over every gate's row. */
@@ -206,9 +207,9 @@ enum kv_status kv_store_put_gates(struct kv_store *s, const struct kv_rollout *r
     return kv_store_run(s, run_put_gates, &(struct put_gates){r, g, n, at_us}, err);
 }
 
-/* ---------------------------------------------------------------- decisions, policies, single receipts */
+/* ---------------------------------------------------------------- decisions, single receipts */
 
-static void version_digest(const char *hex, uint8_t out[32])
+void kv_store_version_digest(const char *hex, uint8_t out[32])
 {
     for (int i = 0; i < 32; i++) {
         unsigned v = 0;
@@ -225,12 +226,12 @@ static enum kv_status run_put_decision(struct kv_store *s, void *arg, struct kv_
     c.candidate = d->rollout;
     c.epoch = d->epoch;
     c.reason = d->status;
-    version_digest(d->version, c.digest);
+    kv_store_version_digest(d->version, c.digest);
     snprintf(c.detail, sizeof c.detail, "%s policy: %.20s, %.50s", kv_policy_kind_name(d->kind), d->action, d->reason);
     uint64_t receipt;
     enum kv_status st = kv_store_append(s, &c, &receipt, err);
     if (st != KV_OK) return st;
-    sqlite3_stmt *q = prepare(s, "INSERT INTO decisions VALUES (?,?,?,?,?,?,?,?,?)");
+    sqlite3_stmt *q = kv_store_prepare(s, "INSERT INTO decisions VALUES (?,?,?,?,?,?,?,?,?)");
     if (!q) return kv_store_sql_error(s->db, "decisions", err);
     sqlite3_bind_int64(q, 1, (sqlite3_int64)receipt);
     sqlite3_bind_int64(q, 2, d->at_us);
@@ -241,55 +242,19 @@ static enum kv_status run_put_decision(struct kv_store *s, void *arg, struct kv_
     text(q, 7, d->action);
     text(q, 8, d->reason);
     text(q, 9, kv_status_name(d->status));
-    return done(s, q, err);
+    st = kv_store_done(s, q, err);
+    q = st == KV_OK && d->input ? kv_store_prepare(s, "INSERT INTO decision_inputs VALUES (?,?)") : NULL;
+    if (st != KV_OK || !d->input) return st;
+    if (!q) return kv_store_sql_error(s->db, "decision_inputs", err);
+    sqlite3_bind_int64(q, 1, (sqlite3_int64)receipt);
+    text(q, 2, d->input);
+    return kv_store_done(s, q, err);
 }
 
 enum kv_status kv_store_put_decision(struct kv_store *s, const struct kv_decision *d, struct kv_error *err)
 {
     struct kv_decision copy = *d;
     return kv_store_run(s, run_put_decision, &copy, err);
-}
-
-struct put_policy {
-    const struct kv_script *p;
-    const char *actor;
-    int64_t at_us;
-};
-
-static enum kv_status run_put_policy(struct kv_store *s, void *arg, struct kv_error *err)
-{
-    struct put_policy *p = arg;
-    const char *kind = kv_policy_kind_name(kv_policy_kind(p->p)), *version = kv_policy_version(p->p);
-    size_t n;
-    const char *source = kv_policy_source(p->p, &n);
-    sqlite3_stmt *q = prepare(s, "INSERT INTO policies VALUES (?,?,?,?,?) ON CONFLICT DO NOTHING");
-    if (!q) return kv_store_sql_error(s->db, "policies", err);
-    text(q, 1, kind);
-    text(q, 2, version);
-    text(q, 3, kv_policy_name(p->p));
-    sqlite3_bind_text(q, 4, source, (int)n, SQLITE_STATIC);
-    sqlite3_bind_int64(q, 5, p->at_us);
-    enum kv_status st = done(s, q, err);
-    struct kv_receipt c;
-    kv_receipt_init(&c, KV_ROW_POLICY, p->at_us);
-    version_digest(version, c.digest);
-    snprintf(c.detail, sizeof c.detail, "%s policy %.30s activated by %.30s", kind, kv_policy_name(p->p), p->actor);
-    uint64_t receipt;
-    if (st == KV_OK) st = kv_store_append(s, &c, &receipt, err);
-    if (st != KV_OK) return st;
-    q = prepare(s, "INSERT INTO policy_activations VALUES (?,?,?,?,?)");
-    if (!q) return kv_store_sql_error(s->db, "policy_activations", err);
-    sqlite3_bind_int64(q, 1, (sqlite3_int64)receipt);
-    text(q, 2, kind);
-    text(q, 3, version);
-    sqlite3_bind_int64(q, 4, p->at_us);
-    text(q, 5, p->actor);
-    return done(s, q, err);
-}
-
-enum kv_status kv_store_put_policy(struct kv_store *s, const struct kv_script *p, const char *actor, int64_t at_us, struct kv_error *err)
-{
-    return kv_store_run(s, run_put_policy, &(struct put_policy){p, actor, at_us}, err);
 }
 
 struct put_receipt {
@@ -323,12 +288,12 @@ static enum kv_status run_put_setting(struct kv_store *s, void *arg, struct kv_e
     uint64_t receipt;
     enum kv_status st = kv_store_append(s, p->r, &receipt, err);
     if (st != KV_OK) return st;
-    sqlite3_stmt *q = prepare(s, "INSERT INTO settings VALUES (?,?,?) ON CONFLICT (name) DO UPDATE SET value=excluded.value, receipt=excluded.receipt");
+    sqlite3_stmt *q = kv_store_prepare(s, "INSERT INTO settings VALUES (?,?,?) ON CONFLICT (name) DO UPDATE SET value=excluded.value, receipt=excluded.receipt");
     if (!q) return kv_store_sql_error(s->db, "settings", err);
     text(q, 1, p->name);
     sqlite3_bind_int64(q, 2, p->value);
     sqlite3_bind_int64(q, 3, (sqlite3_int64)receipt);
-    return done(s, q, err);
+    return kv_store_done(s, q, err);
 }
 
 enum kv_status kv_store_put_setting(struct kv_store *s, const char *name, int64_t value, const struct kv_receipt *r, struct kv_error *err)

@@ -390,7 +390,7 @@ START_TEST(pause_skip_ramp_freeze)
     ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 1, "", "operator:x", NULL, &err), KV_BAD_ARGUMENT);
     ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 0.7, "", "operator:x", NULL, &err), KV_OK);
     ck_assert_double_eq(view(id)->r.fraction, 0.7);
-    ck_assert_int_eq(kv_control_freeze(control, true, "operator:x", &err), KV_OK);
+    ck_assert_int_eq(kv_control_freeze(control, true, "exam", "operator:x", &err), KV_OK);
     run(20, 0.01, true, 1);
     ck_assert_int_eq(view(id)->r.stage, KV_STAGE_RAMP);
     ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_advance, 0, 0, "", "operator:x", NULL, &err), KV_FROZEN);
@@ -401,7 +401,7 @@ START_TEST(pause_skip_ramp_freeze)
     ck_assert(s.frozen);
     ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_abort, 0, 0, "enough", "operator:x", NULL, &err), KV_OK);
     ck_assert_int_eq(view(id)->r.stage, KV_STAGE_EXACT_BASELINE);
-    ck_assert_int_eq(kv_control_freeze(control, false, "operator:x", &err), KV_OK);
+    ck_assert_int_eq(kv_control_freeze(control, false, "", "operator:x", &err), KV_OK);
     kv_control_tick(control);
     uint64_t again = 0;
     ck_assert_msg(kv_control_verb(control, id, KV_VERB_retry, 0, 0, "", "operator:x", &again, &err) == KV_OK, "%s", err.message);
