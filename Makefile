@@ -47,7 +47,7 @@ CONTROL_LIB_OBJ := $(call obj,$(filter-out controller/main.c,$(CONTROL_SRC)))
 CONSOLE_LIB_OBJ := $(call obj,$(filter-out console/main.c,$(CONSOLE_SRC)))
 
 WEB_SRC := $(shell find web/src -type f 2>/dev/null) $(wildcard web/*.json web/*.mjs) controller/verbs.def controller/metrics.def runtime/status.def
-EMBED   := $(wildcard migrations/*.sql policies/*.lua)
+EMBED   := $(wildcard migrations/*.sql policies/*.lua) runtime/evaluate/prose.txt
 
 .PHONY: all
 all: $(B)/kvasird $(B)/kvasir ## build kvasird and kvasir into build/ (CUDA when nvcc is found)

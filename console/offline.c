@@ -84,6 +84,17 @@ void kv_offline_prompts_free(struct kv_prompt *p, size_t n)
     free(p);
 }
 
+enum kv_status kv_offline_param(const struct kv_pipeline *p, const char *text, struct kv_params *params, struct kv_error *err)
+{
+    char key[64], *end;
+    const char *eq = strchr(text, '=');
+    if (!eq || (size_t)(eq - text) >= sizeof key) return kv_fail(err, KV_BAD_ARGUMENT, "--param", "'%s' is not key=value", text);
+    snprintf(key, sizeof key, "%.*s", (int)(eq - text), text);
+    double value = strtod(eq + 1, &end);
+    if (end == eq + 1 || *end) return kv_fail(err, KV_BAD_ARGUMENT, key, "'%s' is not a number", eq + 1);
+    return kv_params_set(p, params, key, value, err);
+}
+
 enum kv_status kv_offline_install(struct kv_engine *e, const char *name, char *const *params, int n_params, struct kv_error *err)
 {
     if (!name || !strcmp(name, "resident")) return KV_OK;
@@ -95,13 +106,7 @@ enum kv_status kv_offline_install(struct kv_engine *e, const char *name, char *c
     }
     kv_params_default(c.pipeline, &c.params);
     for (int i = 0; i < n_params; i++) {
-        char key[64], *end;
-        const char *eq = strchr(params[i], '=');
-        if (!eq || (size_t)(eq - params[i]) >= sizeof key) return kv_fail(err, KV_BAD_ARGUMENT, "--param", "'%s' is not key=value", params[i]);
-        snprintf(key, sizeof key, "%.*s", (int)(eq - params[i]), params[i]);
-        double value = strtod(eq + 1, &end);
-        if (end == eq + 1 || *end) return kv_fail(err, KV_BAD_ARGUMENT, key, "'%s' is not a number", eq + 1);
-        enum kv_status s = kv_params_set(c.pipeline, &c.params, key, value, err);
+        enum kv_status s = kv_offline_param(c.pipeline, params[i], &c.params, err);
         if (s != KV_OK) return s;
     }
     return kv_engine_install(e, &c, false, 0, 1, err);

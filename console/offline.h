@@ -18,6 +18,8 @@ enum kv_status kv_offline_ids(const struct kv_model *m, const char *text, bool s
 /* [{"ids":[…]}|{"text":"…","special":bool}, each with "steps"]. *out is freed by kv_offline_prompts_free. */
 enum kv_status kv_offline_prompts(const struct kv_model *m, const char *file, struct kv_prompt **out, size_t *n, struct kv_error *err);
 void kv_offline_prompts_free(struct kv_prompt *p, size_t n);
+/* Sets one "key=value". */
+enum kv_status kv_offline_param(const struct kv_pipeline *p, const char *text, struct kv_params *params, struct kv_error *err);
 /* Installs pipeline NAME with "key=value" parameters as candidate 1 at epoch 1; nothing for NULL or "resident". */
 enum kv_status kv_offline_install(struct kv_engine *e, const char *name, char *const *params, int n_params, struct kv_error *err);
 
