@@ -1,6 +1,5 @@
-/* cmd_policy.c — kvasir policy: check a file offline with its tests; list, show and activate over HTTP. */
-#include "console/client.h"
-#include "console/tables.h"
+/* cmd_policy.c — kvasir policy: check a file offline with its tests; everything else is policy_remote.c's. */
+#include "console/policy_remote.h"
 #include "controller/policy_host.h"
 
 #include <errno.h>
@@ -86,53 +85,6 @@ static int check(const char *file, enum kv_policy_kind kind, bool json)
     return rc;
 }
 
-static int show(const struct kv_cli *cli, const char *kind)
-{
-    char path[128];
-    json_t *v = NULL;
-    snprintf(path, sizeof path, "/api/v1/policies/%.40s", kind);
-    int status = kv_client_do(cli, "GET", path, NULL, NULL, &v);
-    if (status) return status;
-    if (cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
-    else fputs(json_string_value(json_object_get(v, "source")), stdout);
-    json_decref(v);
-    return KV_EXIT_DONE;
-}
-
-static int list(const struct kv_cli *cli)
-{
-    const struct kv_table *t = kv_table_find("policies");
-    json_t *v = NULL;
-    int status = kv_client_do(cli, "GET", "/api/v1/policies", NULL, NULL, &v);
-    if (status) return status;
-    if (cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
-    else kv_table_print(t, json_object_get(v, "policies"));
-    json_decref(v);
-    return KV_EXIT_DONE;
-}
-
-/* Checked here first, so that a refusal needs no server; the server checks again. */
-static int activate(const struct kv_cli *cli, const char *kind_name, const char *file)
-{
-    enum kv_policy_kind kind;
-    struct kv_error err = {0};
-    if (!kv_policy_kind_from_name(kind_name, &kind)) return fprintf(stderr, "kvasir: '%s' is no kind of policy: admission, fallback, release\n", kind_name), KV_EXIT_USAGE;
-    size_t n = 0;
-    char *source = read_file(file, &n, &err);
-    if (!source) return refused(&err, cli->json);
-    char path[128];
-    snprintf(path, sizeof path, "/api/v1/policies/%s/activate", kind_name);
-    json_t *body = json_pack("{s:s%}", "source", source, n), *v = NULL;
-    if (!body) kv_fail(&err, KV_POLICY_PARSE, file, "the source is not UTF-8 text");
-    int status = body ? kv_client_do(cli, "POST", path, body, NULL, &v) : refused(&err, cli->json);
-    if (status == KV_EXIT_DONE && cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
-    else if (status == KV_EXIT_DONE) printf("%s policy %s is active\n", kind_name, json_string_value(json_object_get(v, "name")));
-    json_decref(v);
-    json_decref(body);
-    free(source);
-    return status;
-}
-
 int kv_cmd_policy(int argc, char **argv, const struct kv_cli *cli)
 {
     enum kv_policy_kind kind = KV_POLICY_KINDS;
@@ -140,10 +92,7 @@ int kv_cmd_policy(int argc, char **argv, const struct kv_cli *cli)
         bool kinds = argc == 5 && !strcmp(argv[3], "--kind") && kv_policy_kind_from_name(argv[4], &kind);
         if (argc == 3 || kinds) return check(argv[2], kind, cli->json);
     }
-    if (argc == 2 && !strcmp(argv[1], "list")) return list(cli);
-    if (argc == 3 && !strcmp(argv[1], "show")) return show(cli, argv[2]);
-    if (argc == 4 && !strcmp(argv[1], "activate")) return activate(cli, argv[2], argv[3]);
-    fprintf(stderr, "usage: kvasir policy check FILE [--kind admission|fallback|release]\n"
-                    "       kvasir policy list | show KIND | activate KIND FILE\n");
-    return KV_EXIT_USAGE;
+    int status = kv_policy_remote(argc, argv, cli);
+    if (status == KV_EXIT_USAGE) fprintf(stderr, "usage: kvasir policy check FILE [--kind admission|fallback|release]\n%s", kv_policy_remote_usage);
+    return status;
 }

@@ -9,6 +9,7 @@
 
 struct options {
     const char *id, *reason, *file, *number;
+    int dry_run;
 };
 
 static int usage(void)
@@ -16,7 +17,8 @@ static int usage(void)
     fprintf(stderr, "usage: kvasir rollout VERB [ID] [--reason TEXT]\n");
     for (int i = 0; i < KV_N_VERBS; i++)
         if (!strcmp(kv_verbs[i].group, "rollout")) fprintf(stderr, "  %-9s %s\n", kv_verbs[i].name, kv_verbs[i].help);
-    fprintf(stderr, "create takes -f FILE.json; apply -f FILE.json creates it unless the live rollout already matches;\n"
+    fprintf(stderr, "create takes -f FILE.json; apply -f FILE.json shows what differs from the live\n"
+                    "rollout and creates it unless nothing does (--dry-run only shows); freeze and unfreeze need no ID;\n"
                     "ramp takes the fraction in percent; ID is the live rollout when left out\n");
     return KV_EXIT_USAGE;
 }
@@ -71,31 +73,59 @@ static int read_manifest(const char *file, json_t **out)
     return KV_EXIT_REFUSED;
 }
 
-/* True when every member of want is in have with an equal value; prints the members that differ. */
-static int same_manifest(const json_t *have, json_t *want)
+static void print_value(const json_t *v)
 {
-    int same = 1;
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+    fputs(text ? text : "(none)", stdout);
+    free(text);
+}
+
+/* A gate is found by its metric, everything else in a list by its place. */
+static const json_t *counterpart(const json_t *have, const json_t *want, size_t i)
+{
+    const char *metric = json_string_value(json_object_get(want, "metric")), *other;
+    for (size_t k = 0; metric && k < json_array_size(have); k++) {
+        other = json_string_value(json_object_get(json_array_get(have, k), "metric"));
+        if (other && !strcmp(metric, other)) return json_array_get(have, k);
+    }
+    return metric ? NULL : json_array_get(have, i);
+}
+
+/* Prints every member of want that differs in have, by its path; how many. What want does not name may be anything. */
+static int differences(const char *path, const json_t *have, json_t *want)
+{
+    char at[256];
     const char *key;
     json_t *value;
-    json_object_foreach(want, key, value) {
-        const json_t *other = json_object_get(have, key);
-        if (!strcmp(key, "gates") || !strcmp(key, "cohort") || !strcmp(key, "steps")) continue;
-        if (json_is_object(value) && json_is_object(other)) {
-            const char *k;
-            json_t *v;
-            json_object_foreach(value, k, v) {
-                const json_t *o = json_object_get(other, k);
-                if (o && json_is_number(o) && json_is_number(v) && json_number_value(o) == json_number_value(v)) continue;
-                if (o && json_equal(o, v)) continue;
-                printf("  %s.%s differs\n", key, k);
-                same = 0;
-            }
-        } else if (!other || !json_equal(other, value)) {
-            printf("  %s differs\n", key);
-            same = 0;
+    size_t i;
+    int n = 0;
+    if (json_is_object(want) && (json_is_object(have) || !have)) {
+        json_object_foreach(want, key, value) {
+            snprintf(at, sizeof at, "%.150s%s%.80s", path, *path ? "." : "", key);
+            n += differences(at, json_object_get(have, key), value);
         }
+        return n;
     }
-    return same;
+    if (json_is_array(want) && json_is_array(have) && json_is_object(json_array_get(want, 0))) {
+        json_array_foreach(want, i, value) {
+            key = json_string_value(json_object_get(value, "metric"));
+            if (key) snprintf(at, sizeof at, "%.150s[%.60s]", path, key);
+            else snprintf(at, sizeof at, "%.150s[%zu]", path, i);
+            n += differences(at, counterpart(have, value, i), value);
+        }
+        if (strcmp(path, "gates") && json_array_size(have) > json_array_size(want)) { /* gates the contract demands come by themselves */
+            printf("  %s: %zu instead of %zu\n", path, json_array_size(want), json_array_size(have));
+            n++;
+        }
+        return n;
+    }
+    if (json_is_number(want) && json_is_number(have) ? json_number_value(want) == json_number_value(have) : have && json_equal(have, want)) return 0;
+    printf("  %s: ", path);
+    print_value(have);
+    fputs(" -> ", stdout);
+    print_value(want);
+    putchar('\n');
+    return 1;
 }
 
 static int create(const struct kv_cli *cli, const struct options *o, int only_if_changed)
@@ -109,8 +139,13 @@ static int create(const struct kv_cli *cli, const struct options *o, int only_if
         json_t *row;
         json_array_foreach(json_object_get(r.body, "rollouts"), i, row)
             if (json_is_true(json_object_get(row, "live"))) now = row;
-        int same = now && same_manifest(now, manifest);
-        if (same) printf("unchanged: %s is live with this manifest\n", json_string_value(json_object_get(now, "id")));
+        int changes = now ? differences("", now, manifest) : 1;
+        const char *id = json_string_value(json_object_get(now, "id"));
+        int same = now && !changes;
+        if (same) printf("unchanged: %s is live with this manifest\n", id);
+        else if (now) printf("%d of %s differ; a manifest never changes, so this is a new candidate\n", changes, id);
+        else printf("no rollout is live; this is a new candidate\n");
+        same |= o->dry_run;
         json_decref(r.body);
         if (same) goto done;
     }
@@ -162,6 +197,18 @@ done:
     return status;
 }
 
+/* Freezing is about every rollout, so it works without one. */
+static int freeze(const struct kv_cli *cli, int frozen, const struct options *o)
+{
+    json_t *body = json_pack("{s:b, s:s}", "frozen", frozen, "reason", o->reason ? o->reason : ""), *v = NULL;
+    int status = kv_client_do(cli, "POST", "/api/v1/freeze", body, NULL, &v);
+    if (!status && cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+    else if (!status) puts(frozen ? "releases are frozen; rollback stays possible" : "releases go on");
+    json_decref(body);
+    json_decref(v);
+    return status;
+}
+
 int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
 {
     if (argc < 2) return usage();
@@ -170,6 +217,7 @@ int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--reason") && i + 1 < argc) o.reason = argv[++i];
         else if (!strcmp(argv[i], "-f") && i + 1 < argc) o.file = argv[++i];
+        else if (!strcmp(argv[i], "--dry-run")) o.dry_run = 1;
         else if (argv[i][0] == '-') return usage();
         else if (is_ramp && !o.number && argv[i][0] != 'r') o.number = argv[i];
         else if (!o.id) o.id = argv[i];
@@ -186,6 +234,7 @@ int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
     }
     if (!strcmp(argv[1], "create")) return create(cli, &o, 0);
     if (!strcmp(argv[1], "apply")) return create(cli, &o, 1);
+    if (!strcmp(argv[1], "freeze") || !strcmp(argv[1], "unfreeze")) return freeze(cli, argv[1][0] == 'f', &o);
     if (is_ramp && !o.number) return usage();
     if (!strcmp(argv[1], "show") || !strcmp(argv[1], "history")) {
         json_t *r = NULL;

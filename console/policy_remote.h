@@ -1,0 +1,14 @@
+/* policy_remote.h — kvasir policy's verbs on a server: versions, their lives, differences, replay. */
+#ifndef KV_POLICY_REMOTE_H
+#define KV_POLICY_REMOTE_H
+
+#include "console/client.h"
+
+/* argv[1] is the verb. KV_EXIT_USAGE, having printed nothing, when it is none or its arguments do not fit. */
+int kv_policy_remote(int argc, char **argv, const struct kv_cli *cli);
+extern const char kv_policy_remote_usage[];
+
+/* Prints the lines in which two texts differ, " " and "-" and "+" before each, with two lines around. The count of lines that differ. */
+int kv_line_diff(const char *a, const char *b);
+
+#endif

@@ -1,0 +1,291 @@
+/* test_life.c — lives of policy versions, approvals and tokens over an emulated engine and a real store. */
+#include "controller/control.h"
+#include "controller/http_auth.h"
+#include "controller/policy_replay.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char dir[64];
+static struct kv_store *store;
+static struct kv_control *control;
+static bool two;
+static uint64_t word_now;
+
+static enum kv_status install(void *ctx, const struct kv_candidate *c, bool shadow, uint64_t expected, uint64_t epoch, struct kv_error *err)
+{
+    (void)ctx, (void)c, (void)shadow, (void)expected, (void)err;
+    word_now = epoch;
+    return KV_OK;
+}
+static enum kv_status rearm(void *ctx, uint64_t epoch, struct kv_error *err)
+{
+    return install(ctx, NULL, false, 0, epoch, err);
+}
+static struct kv_release_word word(void *ctx)
+{
+    (void)ctx;
+    return (struct kv_release_word){.epoch = word_now};
+}
+static void rollback(void *ctx, struct kv_rollback *out)
+{
+    (void)ctx;
+    *out = (struct kv_rollback){.epoch = word_now};
+}
+static int32_t recomputing(void *ctx)
+{
+    (void)ctx;
+    return 0;
+}
+static void set_fallback(void *ctx, const struct kv_fallback_table *t, double max)
+{
+    (void)ctx, (void)t, (void)max;
+}
+static size_t samples(void *ctx, struct kv_sample *out, size_t cap)
+{
+    (void)ctx, (void)out, (void)cap;
+    return 0;
+}
+static void stats(void *ctx, struct kv_engine_stats *out)
+{
+    (void)ctx;
+    memset(out, 0, sizeof *out);
+}
+static bool two_users(void *ctx)
+{
+    (void)ctx;
+    return two;
+}
+
+static void start(void)
+{
+    struct kv_error err = {0};
+    struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats};
+    ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err) == KV_OK, "%s", err.message);
+    struct kv_control_config c = {.manual = true, .two_users = two_users};
+    ck_assert_msg(kv_control_create(port, store, &c, &control, &err) == KV_OK, "%s", err.message);
+}
+static void stop(void)
+{
+    kv_control_destroy(control);
+    kv_store_close(store);
+}
+static void set_up(void)
+{
+    strcpy(dir, "/tmp/kvasir-life-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    two = false;
+    word_now = 0;
+    start();
+}
+static void tear_down(void)
+{
+    char command[128];
+    stop();
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static const char holds[] = "return { api = 1, name = 'holds', release = function() return { action = 'HOLD', reason = 'always' } end }";
+static const char breaks[] = "return { api = 1, name = 'breaks', admission = function(r) if r.prompt_tokens == 7 then error('seven') end return { action = 'ADMIT_TRANSFER' } end }";
+
+static struct kv_policy_version submit(enum kv_policy_kind kind, const char *source, const char *who)
+{
+    struct kv_policy_version v;
+    struct kv_error err = {0};
+    ck_assert_msg(kv_control_policy_submit(control, kind, source, strlen(source), who, &v, &err) == KV_OK, "%s", err.message);
+    return v;
+}
+
+static void lead_to_active(enum kv_policy_kind kind, const char *version, const char *author, const char *approver)
+{
+    struct kv_error err = {0};
+    struct kv_replay *r = malloc(sizeof *r);
+    ck_assert_msg(kv_control_policy_check(control, kind, version, author, &err) == KV_OK, "%s", err.message);
+    ck_assert_msg(kv_control_policy_replay(control, kind, version, author, r, &err) == KV_OK, "%s", err.message);
+    ck_assert_msg(kv_control_policy_approve(control, kind, version, "", approver, &err) == KV_OK, "%s", err.message);
+    ck_assert_msg(kv_control_policy_switch(control, kind, version, NULL, false, author, &err) == KV_OK, "%s", err.message);
+    free(r);
+}
+
+static void active(enum kv_policy_kind kind, char out[65])
+{
+    struct kv_policy_view v[KV_POLICY_KINDS];
+    kv_control_policies(control, v);
+    memcpy(out, v[kind].version, 65);
+}
+
+START_TEST(a_version_goes_the_whole_way_and_back)
+{
+    char before[65], now[65];
+    struct kv_error err = {0};
+    active(KV_POLICY_RELEASE, before);
+    struct kv_policy_version v = submit(KV_POLICY_RELEASE, holds, "operator:a");
+    ck_assert_int_eq(v.state, KV_POLICY_DRAFT);
+    ck_assert_int_eq(kv_control_policy_switch(control, KV_POLICY_RELEASE, v.version, NULL, false, "operator:a", &err), KV_CONFLICT);
+    ck_assert_int_eq(kv_control_policy_approve(control, KV_POLICY_RELEASE, v.version, "", "operator:a", &err), KV_CONFLICT);
+    lead_to_active(KV_POLICY_RELEASE, v.version, "operator:a", "operator:a");
+    active(KV_POLICY_RELEASE, now);
+    ck_assert_str_eq(now, v.version);
+    ck_assert_int_eq(kv_control_policy_switch(control, KV_POLICY_RELEASE, NULL, "ffffffff", true, "operator:a", &err), KV_VERSION_CONFLICT);
+    ck_assert_msg(kv_control_policy_switch(control, KV_POLICY_RELEASE, NULL, now, true, "operator:a", &err) == KV_OK, "%s", err.message);
+    active(KV_POLICY_RELEASE, now);
+    ck_assert_str_eq(now, before);
+    stop();
+    start(); /* what was active is active again, and the lives are kept */
+    active(KV_POLICY_RELEASE, now);
+    ck_assert_str_eq(now, before);
+    ck_assert_int_eq(kv_store_policy_version(store, KV_POLICY_RELEASE, v.version, &v, NULL, NULL, &err), KV_OK);
+    ck_assert_int_eq(v.state, KV_POLICY_RETIRED);
+    ck_assert(v.was_active);
+    ck_assert_str_eq(v.author, "operator:a");
+    struct kv_verify_result r;
+    ck_assert_int_eq(kv_store_verify(store, &r, &err), KV_OK);
+    ck_assert(r.verified);
+}
+END_TEST
+
+START_TEST(nobody_approves_what_is_their_own)
+{
+    struct kv_error err = {0};
+    struct kv_replay *r = malloc(sizeof *r);
+    two = true;
+    struct kv_policy_version v = submit(KV_POLICY_RELEASE, holds, "operator:a");
+    ck_assert_int_eq(kv_control_policy_check(control, KV_POLICY_RELEASE, v.version, "operator:a", &err), KV_OK);
+    ck_assert_int_eq(kv_control_policy_replay(control, KV_POLICY_RELEASE, v.version, "operator:a", r, &err), KV_OK);
+    ck_assert_int_eq(kv_control_policy_approve(control, KV_POLICY_RELEASE, v.version, "", "operator:a", &err), KV_FORBIDDEN);
+    ck_assert_int_eq(kv_control_policy_approve(control, KV_POLICY_RELEASE, v.version, "", "operator:b", &err), KV_OK);
+    free(r);
+}
+END_TEST
+
+/* What was recorded by one release policy is asked of another: the answer that would change is named with its receipt. */
+START_TEST(a_replay_names_what_would_change)
+{
+    struct kv_error err = {0};
+    struct kv_replay *r = malloc(sizeof *r);
+    struct kv_rollout_request q = {.name = "candidate", .pipeline = "quest", .contract = KV_APPROXIMATE};
+    uint64_t id;
+    kv_params_default(kv_pipeline_find("quest"), &q.params);
+    ck_assert_int_eq(kv_control_create_rollout(control, &q, "operator:a", &id, &err), KV_OK);
+    kv_control_tick(control); /* the shipped policy leaves OFF */
+    struct kv_policy_version v = submit(KV_POLICY_RELEASE, holds, "operator:a");
+    ck_assert_int_eq(kv_control_policy_check(control, KV_POLICY_RELEASE, v.version, "operator:a", &err), KV_OK);
+    ck_assert_int_eq(kv_control_policy_replay(control, KV_POLICY_RELEASE, v.version, "operator:a", r, &err), KV_OK);
+    ck_assert_uint_ge(r->asked, 1);
+    ck_assert_uint_eq(r->unreadable, 0);
+    ck_assert_uint_eq(r->changed, 1);
+    ck_assert_str_eq(r->change[0].was, "ADVANCE");
+    ck_assert_str_eq(r->change[0].now, "HOLD");
+    ck_assert_uint_gt(r->change[0].receipt, 0);
+    char now[65];
+    active(KV_POLICY_RELEASE, now); /* the one that decided would decide the same again */
+    ck_assert_int_eq(kv_control_policy_replay(control, KV_POLICY_RELEASE, now, "operator:a", r, &err), KV_OK);
+    ck_assert_uint_eq(r->changed, 0);
+    free(r);
+}
+END_TEST
+
+START_TEST(repeated_faults_bring_the_previous_version_back)
+{
+    char before[65], now[65];
+    active(KV_POLICY_ADMISSION, before);
+    struct kv_policy_version v = submit(KV_POLICY_ADMISSION, breaks, "operator:a");
+    lead_to_active(KV_POLICY_ADMISSION, v.version, "operator:a", "operator:a");
+    struct kv_admission_request r = {.tenant = "t", .class = "", .prompt_tokens = 7, .max_tokens = 1, .slack_ms = -1};
+    struct kv_admission_credits k = {1 << 20, 1 << 20, 1 << 20, 4};
+    struct kv_admission_answer a;
+    for (int i = 0; i < 2; i++) kv_control_admission(control, &r, &k, &a);
+    kv_control_tick(control);
+    active(KV_POLICY_ADMISSION, now);
+    ck_assert_str_eq(now, v.version); /* twice is not yet a habit */
+    kv_control_admission(control, &r, &k, &a);
+    ck_assert_int_eq(a.action, KV_ADMIT_TRANSFER); /* the baseline's answer */
+    kv_control_tick(control);
+    active(KV_POLICY_ADMISSION, now);
+    ck_assert_str_eq(now, before);
+    struct kv_error err = {0};
+    ck_assert_int_eq(kv_store_policy_version(store, KV_POLICY_ADMISSION, v.version, &v, NULL, NULL, &err), KV_OK);
+    ck_assert_int_eq(v.state, KV_POLICY_RETIRED);
+    ck_assert_str_eq(v.actor, "control:faults");
+}
+END_TEST
+
+START_TEST(traffic_needs_a_second_pair_of_eyes)
+{
+    struct kv_error err = {0};
+    struct kv_rollout_request q = {.name = "candidate", .pipeline = "quest", .contract = KV_APPROXIMATE};
+    uint64_t id;
+    kv_params_default(kv_pipeline_find("quest"), &q.params);
+    two = true;
+    ck_assert_int_eq(kv_control_create_rollout(control, &q, "operator:a", &id, &err), KV_OK);
+    struct kv_rollout_view v;
+    struct kv_release_facts f = {.store_ok = true, .two_users = true, .now_us = INT64_MAX / 2, .samples = 1000000};
+    struct kv_gate_result g = {.metric = "omitted_mass", .verdict = KV_PASS, .judged = true};
+    f.gates = &g;
+    f.n_gates = 1;
+    kv_control_tick(control);
+    ck_assert_int_eq(kv_control_rollout(control, id, &v, &err), KV_OK);
+    ck_assert_int_eq(v.r.stage, KV_STAGE_SHADOW); /* shadow serves nobody */
+    v.r.waited = true;
+    ck_assert_int_eq(kv_release_may(&v.r, KV_VERB_advance, &f, &err), KV_CONFLICT);
+    ck_assert_str_eq(err.where, "approve");
+    ck_assert_int_eq(kv_release_may(&v.r, KV_VERB_breakglass, &f, &err), KV_OK);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_approve, 0, 0, "", "operator:a", NULL, &err), KV_FORBIDDEN);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_approve, 0, 0, "looks right", "operator:b", NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_control_rollout(control, id, &v, &err), KV_OK);
+    ck_assert_str_eq(v.r.approver, "operator:b");
+    v.r.waited = true;
+    ck_assert_int_eq(kv_release_may(&v.r, KV_VERB_advance, &f, &err), KV_OK);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_freeze, 0, 0, "audit", "operator:a", NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_advance, 0, 0, "", "operator:a", NULL, &err), KV_FROZEN);
+    int without = kv_control_verb(control, id, KV_VERB_breakglass, 0, 0, "", "operator:a", NULL, &err);
+    ck_assert_msg(without != KV_OK && without != KV_FROZEN, "%s", err.message);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_unfreeze, 0, 0, "", "operator:a", NULL, &err), KV_OK);
+}
+END_TEST
+
+START_TEST(tokens_are_kept_as_hashes_and_revoked)
+{
+    struct kv_error err = {0};
+    struct kv_stored_token t = {.name = "ann", .tenant = "acme", .rights = "operator infer", .creator = "operator:root", .created_us = 5}, all[4];
+    char secret[64];
+    uint8_t digest[32];
+    int32_t n = 4;
+    ck_assert_int_eq(kv_token_make(&t, secret, &err), KV_OK);
+    ck_assert_uint_eq(strlen(secret), 46);
+    kv_sha256(secret, strlen(secret), digest);
+    ck_assert_mem_eq(digest, t.sha256, 32);
+    ck_assert_int_eq(kv_store_put_token(store, &t, &err), KV_OK);
+    ck_assert_int_eq(kv_token_make(&t, secret, &err), KV_OK);
+    ck_assert_int_eq(kv_store_put_token(store, &t, &err), KV_CONFLICT);
+    ck_assert_int_eq(kv_store_revoke_token(store, "bob", "operator:root", 6, &err), KV_NOT_FOUND);
+    ck_assert_int_eq(kv_store_revoke_token(store, "ann", "operator:root", 6, &err), KV_OK);
+    ck_assert_int_eq(kv_store_put_token(store, &t, &err), KV_OK); /* the name is free again */
+    ck_assert_int_eq(kv_store_tokens(store, all, &n, &err), KV_OK);
+    ck_assert_int_eq(n, 2);
+    ck_assert_int_eq(all[1].revoked_us, 6);
+    ck_assert_int_eq(all[0].revoked_us, 0);
+    ck_assert_uint_eq(kv_rights_parse("viewer nonsense"), 0);
+    ck_assert(kv_rights_parse(all[0].rights) == (KV_RIGHT_VIEWER | KV_RIGHT_OPERATOR | KV_RIGHT_INFER));
+}
+END_TEST
+
+Suite *suite_life(void);
+Suite *suite_life(void)
+{
+    Suite *s = suite_create("life");
+    TCase *t = tcase_create("life");
+    tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_add_test(t, a_version_goes_the_whole_way_and_back);
+    tcase_add_test(t, nobody_approves_what_is_their_own);
+    tcase_add_test(t, a_replay_names_what_would_change);
+    tcase_add_test(t, repeated_faults_bring_the_previous_version_back);
+    tcase_add_test(t, traffic_needs_a_second_pair_of_eyes);
+    tcase_add_test(t, tokens_are_kept_as_hashes_and_revoked);
+    suite_add_tcase(s, t);
+    return s;
+}
