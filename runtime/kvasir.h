@@ -160,6 +160,7 @@ struct kv_receipt_sink {
 /* ---------------------------------------------------------------- engine */
 
 struct kv_engine;
+struct kv_disk_io; /* runtime/residency/disk.h */
 
 struct kv_engine_config {
     int32_t n_threads;              /* kernel workers, decode thread included; 0: all cores */
@@ -168,10 +169,16 @@ struct kv_engine_config {
     int32_t context_length;         /* 0: the model's */
     uint64_t host_bytes;            /* tiers.host.capacity_bytes: K/V slabs; 0: 1 GiB */
     uint64_t device_bytes;          /* tiers.device.capacity_bytes: in-memory device arena, staging slots included */
+    const char *disk_path;          /* tiers.disk.*: folder where completed turns of sessions are kept; NULL or "": no disk tier. Used during create only */
+    uint64_t disk_bytes, disk_reserve_bytes; /* cap of its files, and what stays free on the file system */
+    uint8_t disk_key[32];           /* master key of its encryption */
+    const char *eviction;           /* "fifo", "lru", "lfu", "value"; NULL: lru */
+    const struct kv_disk_io *disk_io; /* NULL: the system's calls */
     double link_bytes_per_second;   /* > 0: emulated link model of the device tier */
     double link_latency_us;
     int32_t iteration_us;           /* bound of one iteration's prefill share; default 50000 */
     int32_t prefill_chunk;          /* tokens; default 256 */
+    bool prefix_reuse;              /* rows of a prefix computed before, in the same tenant's namespace, are not computed again; default true */
     double shadow_fraction;         /* share of (layer, K/V head, step) units shadowed; default 0.02 */
     int32_t shadow_queue;           /* bounded; drops are counted */
     struct kv_receipt_sink sink;
@@ -237,7 +244,7 @@ struct kv_request_stats {
     enum kv_status status; /* of KV_FINISH_ERROR */
     uint64_t id, candidate;
     enum kv_contract published; /* APPROXIMATE when any published token was */
-    int32_t n_prompt, n_published, n_recomputed;
+    int32_t n_prompt, n_published, n_recomputed, n_reused; /* reused: rows that were there already */
     int64_t queued_us, ttft_us, total_us;
 };
 
@@ -309,6 +316,12 @@ struct kv_sample {
 };
 size_t kv_engine_samples(struct kv_engine *e, struct kv_sample *out, size_t cap); /* control thread */
 
+struct kv_turn_stats { /* of all sessions since the start */
+    uint64_t saves, restores, recomputes, failures; /* recomputes: blocks were there and computing them was expected to be faster */
+    uint64_t saved_bytes, restored_bytes, restored_tokens, sessions;
+    double restore_bytes_per_second;
+    int32_t waiting;                     /* reads and saves that are not over */
+};
 struct kv_tier_stats {
     const char *name; /* "device", "host", … */
     bool emulated;
@@ -318,12 +331,14 @@ struct kv_tier_stats {
 struct kv_engine_stats { /* a consistent copy made by the decode thread after each iteration */
     int32_t active, queued, recomputing;
     uint64_t requests, finished, cancelled, rejected, published_tokens, prompt_tokens, iterations;
+    uint64_t reused_tokens, receipts_held; /* rows found by their prefix; receipts that had to wait for their sink */
     uint64_t approximate_tokens, exact_tokens, units_sampled, units_dropped, samples_dropped;
     uint64_t exact_mismatches, illegal_fallbacks, tenant_failures, allocation_failures, full_fallbacks, widened;
     /* Selection of those that were served: heads queried, their time, bytes read to rank, rows attended of those there were (unions over
      * the group), and the time in which indexes were built. */
     uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns;
     double tokens_per_s, last_iteration_us;
+    struct kv_turn_stats turns;
     struct kv_tier_stats tier[4];
     int32_t n_tiers;
 };
@@ -347,6 +362,24 @@ enum kv_session_state { /* contract §5 */
     KV_SESSION_STATE_COUNT
 };
 const char *kv_session_state_name(enum kv_session_state s);
+#define KV_SESSIONS_MAX 1024 /* the longest unused, unpinned one gives way; its blocks stay */
+struct kv_session_info {
+    char tenant[64], session[64];
+    enum kv_session_state state;
+    bool pinned;
+    int32_t tokens, blocks, held_blocks; /* of the last turn that ended; whole blocks of it that were saved; that are still there (as of show) */
+    uint64_t bytes;                      /* of the saved blocks */
+    uint64_t turns, saves, restores, recomputes, failures;
+    int64_t used_us;                     /* CLOCK_REALTIME of the last change */
+    int32_t restored_tokens;             /* by the last restore, and its time */
+    double restore_us, recompute_us;     /* recompute: what was expected for the same tokens; 0: not known */
+    enum kv_status reason;               /* of the last save or restore that fell short */
+};
+int32_t kv_engine_sessions(const struct kv_engine *e, struct kv_session_info *out, int32_t cap); /* last used first; none without a disk tier */
+/* SHOW looks how much is still there. PIN keeps the blocks from eviction; DROP deletes durably what no other session shares, CONFLICT while pinned.
+ * out may be NULL. */
+enum kv_session_command { KV_SESSION_SHOW, KV_SESSION_PIN, KV_SESSION_UNPIN, KV_SESSION_DROP };
+enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *out, struct kv_error *err);
 
 /* Hashing for everyone above: SHA-256 by GnuTLS. */
 void kv_sha256(const void *data, size_t n, uint8_t out[32]);

@@ -166,6 +166,7 @@ void kv_replica_add(struct kv_directory *d, uint32_t c, enum kv_tier_id t, struc
     d->stats.replicas[t]++;
     d->stats.replicas_added[t]++;
     d->stats.replica_bytes[t] += d->chunk[c].bytes;
+    d->stats.bytes_added[t] += d->chunk[c].bytes;
 }
 
 void kv_replica_drop(struct kv_directory *d, uint32_t c, enum kv_tier_id t)
@@ -177,6 +178,7 @@ void kv_replica_drop(struct kv_directory *d, uint32_t c, enum kv_tier_id t)
     d->stats.replicas[t]--;
     d->stats.replicas_dropped[t]++;
     d->stats.replica_bytes[t] -= d->chunk[c].bytes;
+    d->stats.bytes_dropped[t] += d->chunk[c].bytes;
 }
 
 /* ---------------------------------------------------------------- publish, adopt, look up */
@@ -450,6 +452,7 @@ enum kv_status kv_directory_check(const struct kv_directory *d, struct kv_error 
         HOLDS(n == replicas[t], "the list of a tier");
         HOLDS(replicas[t] == d->stats.replicas[t] && bytes[t] == d->stats.replica_bytes[t], "counts of replicas");
         HOLDS(d->stats.replicas_added[t] - d->stats.replicas_dropped[t] == replicas[t], "replicas added and dropped");
+        HOLDS(d->stats.bytes_added[t] - d->stats.bytes_dropped[t] == bytes[t], "bytes in, out and resident");
         HOLDS(d->stats.lookups[t] == d->stats.hits[t] + d->stats.waits[t] + d->stats.misses[t], "lookups");
     }
     uint64_t moving = 0, promoting = 0;

@@ -113,6 +113,7 @@ struct kv_directory_stats {
     uint64_t published, adopted, removed;
     uint64_t hits[KV_TIERS], waits[KV_TIERS], misses[KV_TIERS], lookups[KV_TIERS];
     uint64_t replicas[KV_TIERS], replica_bytes[KV_TIERS], replicas_added[KV_TIERS], replicas_dropped[KV_TIERS], evictions[KV_TIERS];
+    uint64_t bytes_added[KV_TIERS], bytes_dropped[KV_TIERS]; /* their difference is replica_bytes */
     uint64_t promotions_begun, promotions_joined, promotions_done, promotions_failed, demotions_begun, demotions_done, demotions_failed;
     uint64_t coalesced_bytes, refused_completions;
 };

@@ -1,0 +1,394 @@
+/* turns.c — the thread that reads and saves, and how the decode thread talks to it. */
+#include "runtime/service/turns_state.h"
+
+#include "runtime/residency/mover.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CHUNKS = 1 << 20, MIN_CHUNKS = 1024, MAX_PAYLOAD = 256 << 20 };
+
+/* ---------------------------------------------------------------- lists, under the lock */
+
+static void list_init(struct turn_list *l)
+{
+    l->head = NULL;
+    l->tail = &l->head;
+}
+
+static void push(struct turn_list *l, struct kv_turn *j)
+{
+    j->next = NULL;
+    *l->tail = j;
+    l->tail = &j->next;
+}
+
+static bool take_out(struct turn_list *l, struct kv_turn *j)
+{
+    struct kv_turn **at = &l->head;
+    while (*at && *at != j) at = &(*at)->next;
+    if (!*at) return false;
+    *at = j->next;
+    if (l->tail == &j->next) l->tail = at;
+    return true;
+}
+
+/* ---------------------------------------------------------------- reading: turns thread */
+
+static bool named(const struct kv_turn *j)
+{
+    return j->session[0] != 0;
+}
+
+static void look(struct kv_turns *t, struct kv_turn *j)
+{
+    int32_t held = kv_chain_held(t->directory, &j->chain);
+    double rows = (held - j->first) * KV_BLOCK_ROWS, bytes = (double)(held - j->first) * j->chain.n_layers * (double)t->config.slab_bytes;
+    j->end = held > j->first ? held : j->first;
+    if (j->end > j->first && j->us_per_row > 0 && bytes * t->us_per_byte > rows * j->us_per_row) {
+        j->dearer = true;
+        j->end = j->first;
+        t->us_per_byte *= 0.95; /* one slow read must not rule out reading for ever */
+    }
+    pthread_mutex_lock(&t->lock);
+    t->tier.hits += (uint64_t)(held > j->first ? held - j->first : 0);
+    t->tier.misses += (uint64_t)(j->chain.n_blocks - (held > j->first ? held : j->first));
+    t->stats.recomputes += j->dearer;
+    if (named(j)) {
+        struct session *s = kv_turns_make(t, j->tenant, j->session, held > 0 ? KV_SESSION_PAUSED_HOST : KV_SESSION_PREFILL_NEW_TURN);
+        s->info.recomputes += j->dearer;
+        s->info.recompute_us = rows > 0 ? rows * j->us_per_row : 0;
+        if (held > 0 && s->chain.n_blocks == 0) {
+            struct kv_chain copy = j->chain;
+            copy.prefix = malloc((size_t)held * sizeof *copy.prefix);
+            copy.n_blocks = copy.prefix ? held : 0;
+            if (copy.prefix) memcpy(copy.prefix, j->chain.prefix, (size_t)held * sizeof *copy.prefix);
+            kv_turns_keep_chain(t, s, &copy, copy.n_blocks);
+        }
+        bool reads = j->end > j->first;
+        if (s->info.state == KV_SESSION_PAUSED_HOST) (void)kv_lifecycle_move(&s->info.state, reads ? KV_SESSION_RESTORING : KV_SESSION_TOKEN_ONLY);
+        if (!reads && s->info.state == KV_SESSION_TOKEN_ONLY) (void)kv_lifecycle_move(&s->info.state, KV_SESSION_RECOMPUTING);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void read_blocks(struct kv_turns *t, struct kv_turn *j)
+{
+    double began = kv_now_us();
+    enum kv_tier_id from;
+    for (int32_t l = 0; l < j->chain.n_layers && j->end > j->first && !atomic_load(&j->cancelled); l++) {
+        for (int32_t b = j->first; b < j->end && !atomic_load(&j->cancelled); b++) {
+            enum kv_status s = kv_chain_read(t->directory, &j->chain, l, b, j->cache, &from);
+            if (s == KV_OK) {
+                j->bytes += t->config.slab_bytes;
+                continue;
+            }
+            j->status = s;
+            j->end = b;
+        }
+        atomic_store(&j->ready, j->status == KV_OK ? l + 1 : -1);
+        if (l + 1 < j->chain.n_layers) t->config.event(t->config.event_ctx);
+    }
+    j->took_us = kv_now_us() - began;
+    if (j->bytes) {
+        double each = j->took_us / (double)j->bytes;
+        t->us_per_byte = t->us_per_byte > 0 ? 0.7 * t->us_per_byte + 0.3 * each : each;
+    }
+    struct kv_chain used = j->chain;
+    used.n_blocks = j->end;
+    kv_chain_touch(t->directory, &used);
+    int32_t tokens = (j->end - j->first) * KV_BLOCK_ROWS;
+    pthread_mutex_lock(&t->lock);
+    t->stats.restores += tokens > 0;
+    t->stats.restored_tokens += (uint64_t)tokens;
+    t->stats.restored_bytes += j->bytes;
+    t->stats.failures += j->status != KV_OK;
+    t->stats.restore_bytes_per_second = t->us_per_byte > 0 ? 1e6 / t->us_per_byte : 0;
+    t->tier.failures += j->status != KV_OK;
+    struct session *s = named(j) ? kv_turns_find(t, j->tenant, j->session) : NULL;
+    if (s) {
+        s->info.restores += tokens > 0;
+        s->info.restored_tokens = tokens;
+        s->info.restore_us = j->took_us;
+        s->info.failures += j->status != KV_OK;
+        s->info.reason = j->status;
+        if (tokens > 0) (void)kv_lifecycle_move(&s->info.state, KV_SESSION_RESUME_READY);
+        else if (kv_lifecycle_move(&s->info.state, KV_SESSION_TOKEN_ONLY) == KV_OK) (void)kv_lifecycle_move(&s->info.state, KV_SESSION_RECOMPUTING);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---------------------------------------------------------------- saving: turns thread */
+
+/* One block more. true: the save is over. */
+static bool save_block(struct kv_turns *t, struct kv_turn *j)
+{
+    if (j->first < j->end) {
+        double recompute_us = j->us_per_row * KV_BLOCK_ROWS / j->chain.n_layers;
+        j->status = kv_chain_save(t->directory, &j->chain, j->first, &j->own, (struct kv_cache_generation){1}, KV_TIER_DISK, recompute_us);
+        if (j->status == KV_OK) j->first++;
+        else j->end = j->first;
+    }
+    return j->first == j->end;
+}
+
+static void finish_save(struct kv_turns *t, struct kv_turn *j)
+{
+    struct kv_chain used = j->chain;
+    used.n_blocks = j->end;
+    kv_chain_touch(t->directory, &used);
+    pthread_mutex_lock(&t->lock);
+    t->stats.saves++;
+    t->stats.failures += j->status != KV_OK;
+    t->tier.failures += j->status != KV_OK;
+    struct session *s = kv_turns_make(t, j->tenant, j->session, KV_SESSION_SAVING);
+    s->info.saves++;
+    s->info.failures += j->status != KV_OK;
+    s->info.reason = j->status;
+    s->info.tokens = j->chain.n_blocks * KV_BLOCK_ROWS;
+    kv_turns_keep_chain(t, s, &j->chain, j->end);
+    (void)kv_lifecycle_move(&s->info.state, j->end > 0 ? KV_SESSION_PAUSED_HOST : KV_SESSION_TOKEN_ONLY);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---------------------------------------------------------------- the thread */
+
+static void publish_stats(struct kv_turns *t)
+{
+    struct kv_directory_stats d;
+    struct kv_disk_stats k;
+    kv_directory_stats(t->directory, &d);
+    kv_disk_stats(&t->disk, &k);
+    pthread_mutex_lock(&t->lock);
+    t->tier.used_bytes = k.used_bytes;
+    t->tier.persistent_bytes = d.replica_bytes[KV_TIER_DISK];
+    t->tier.bytes_in = d.bytes_added[KV_TIER_DISK];
+    t->tier.bytes_out = d.bytes_dropped[KV_TIER_DISK];
+    t->stats.saved_bytes = k.bytes_written;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void done(struct kv_turns *t, struct kv_turn *j, enum kv_turn_phase phase)
+{
+    atomic_store(&j->phase, phase);
+    t->stats.waiting--;
+    pthread_cond_broadcast(&t->answered);
+}
+
+/* Under the lock, which is given up while it works. false: nothing to do. */
+static bool work(struct kv_turns *t)
+{
+    struct command *c = t->command;
+    struct kv_turn *j = c ? NULL : t->reads.head;
+    if (c) {
+        t->command = c->next;
+        pthread_mutex_unlock(&t->lock);
+        c->status = kv_turns_run(t, c);
+        publish_stats(t);
+        pthread_mutex_lock(&t->lock);
+        c->done = true;
+        pthread_cond_broadcast(&t->answered);
+    } else if (j) {
+        take_out(&t->reads, j);
+        pthread_mutex_unlock(&t->lock);
+        bool looks = atomic_load(&j->phase) == KV_TURN_LOOKING;
+        if (looks) look(t, j);
+        else read_blocks(t, j);
+        publish_stats(t);
+        pthread_mutex_lock(&t->lock);
+        done(t, j, looks ? KV_TURN_FOUND : KV_TURN_DONE); /* j may be gone from here on */
+    } else if ((j = t->saves.head)) {
+        pthread_mutex_unlock(&t->lock);
+        bool over = save_block(t, j);
+        if (over) finish_save(t, j), publish_stats(t);
+        pthread_mutex_lock(&t->lock);
+        if (!over) return true;
+        take_out(&t->saves, j);
+        push(&t->saved, j);
+        done(t, j, KV_TURN_DONE);
+    } else {
+        return false;
+    }
+    pthread_mutex_unlock(&t->lock);
+    t->config.event(t->config.event_ctx);
+    pthread_mutex_lock(&t->lock);
+    return true;
+}
+
+static void *run(void *arg)
+{
+    struct kv_turns *t = arg;
+    pthread_mutex_lock(&t->lock);
+    for (;;) {
+        if (work(t)) continue;
+        if (t->stopping) break;
+        pthread_cond_wait(&t->work, &t->lock);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- create and destroy */
+
+static void found(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes)
+{
+    struct kv_turns *t = ctx;
+    if (kv_directory_adopt(t->directory, id, KV_TIER_DISK, b, bytes) == KV_OK) return;
+    if (t->n_unwanted == t->cap_unwanted) {
+        size_t cap = t->cap_unwanted ? t->cap_unwanted * 2 : 64;
+        struct kv_block *grown = realloc(t->unwanted, cap * sizeof *grown);
+        if (!grown) return; /* it stays on disk, unlisted, until the next start */
+        t->unwanted = grown;
+        t->cap_unwanted = cap;
+    }
+    t->unwanted[t->n_unwanted++] = b;
+}
+
+static enum kv_status open_tier(struct kv_turns *t, struct kv_error *err)
+{
+    const struct kv_turns_config *c = &t->config;
+    uint64_t chunks = c->capacity_bytes / c->slab_bytes + MIN_CHUNKS;
+    struct kv_directory_config d = {.tier = {[KV_TIER_DISK] = &t->disk}, .max_chunks = chunks > MAX_CHUNKS ? MAX_CHUNKS : (uint32_t)chunks, .max_transactions = 1,
+                                    .max_payload_bytes = MAX_PAYLOAD, .victim = c->victim};
+    enum kv_status s = kv_directory_create(&d, &t->directory);
+    if (s != KV_OK) return kv_fail(err, s, "tiers.disk", "no memory for the directory of the disk tier");
+    struct kv_disk_config disk = {.path = c->path, .capacity_bytes = c->capacity_bytes, .reserve_bytes = c->reserve_bytes, .io = c->io, .found = found, .found_ctx = t};
+    memcpy(disk.key, c->key, sizeof disk.key);
+    s = kv_disk_open(&disk, &t->disk, err);
+    for (size_t i = 0; s == KV_OK && i < t->n_unwanted; i++) t->disk.release(t->disk.ctx, t->unwanted[i]);
+    free(t->unwanted);
+    t->unwanted = NULL;
+    t->tier = (struct kv_tier_stats){.name = "disk", .capacity_bytes = c->capacity_bytes};
+    if (s == KV_OK) publish_stats(t);
+    return s;
+}
+
+enum kv_status kv_turns_create(const struct kv_turns_config *c, struct kv_turns **out, struct kv_error *err)
+{
+    *out = NULL;
+    struct kv_turns *t = calloc(1, sizeof *t);
+    if (!t) return kv_fail(err, KV_OUT_OF_MEMORY, "tiers.disk", "no memory for the disk tier");
+    t->config = *c;
+    list_init(&t->reads);
+    list_init(&t->saves);
+    list_init(&t->saved);
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->work, NULL);
+    pthread_cond_init(&t->answered, NULL);
+    t->session = calloc(KV_SESSIONS_MAX, sizeof *t->session);
+    enum kv_status s = t->session ? open_tier(t, err) : kv_fail(err, KV_OUT_OF_MEMORY, "tiers.disk", "no memory for the sessions");
+    if (s == KV_OK) {
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        t->started = pthread_create(&t->thread, NULL, run, t) == 0;
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (!t->started) s = kv_fail(err, KV_OUT_OF_MEMORY, "tiers.disk", "the transfer thread could not be started");
+    }
+    if (s == KV_OK) *out = t;
+    else kv_turns_destroy(t);
+    return s;
+}
+
+void kv_turns_stop(struct kv_turns *t)
+{
+    if (!t || !t->started) return;
+    pthread_mutex_lock(&t->lock);
+    t->stopping = true;
+    pthread_cond_broadcast(&t->work);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    t->started = false;
+}
+
+void kv_turns_destroy(struct kv_turns *t)
+{
+    if (!t) return;
+    kv_turns_stop(t);
+    for (int32_t i = 0; t->session && i < KV_SESSIONS_MAX; i++) {
+        if (t->directory) kv_turns_unpin(t, &t->session[i]);
+        kv_chain_free(&t->session[i].chain);
+    }
+    kv_directory_destroy(t->directory);
+    if (t->disk.ctx) kv_disk_close(&t->disk);
+    free(t->session);
+    pthread_cond_destroy(&t->answered);
+    pthread_cond_destroy(&t->work);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+/* ---------------------------------------------------------------- decode thread */
+
+static struct kv_turn *make_turn(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, double us_per_row)
+{
+    struct kv_turn *j = calloc(1, sizeof *j);
+    if (!j) return NULL;
+    struct kv_chunk_identity base = t->config.base;
+    strncpy(j->tenant, tenant, sizeof j->tenant - 1);
+    strncpy(j->session, session, sizeof j->session - 1);
+    memset(base.tenant, 0, sizeof base.tenant);
+    memcpy(base.tenant, j->tenant, sizeof base.tenant < sizeof j->tenant ? sizeof base.tenant : sizeof j->tenant);
+    j->us_per_row = us_per_row;
+    j->began_us = kv_now_us();
+    if (kv_chain_create(&base, tokens, n_tokens, t->config.n_layers, t->config.n_kv_heads, &j->chain) == KV_OK) return j;
+    free(j);
+    return NULL;
+}
+
+static void hand_over(struct kv_turns *t, struct turn_list *to, struct kv_turn *j, enum kv_turn_phase phase)
+{
+    pthread_mutex_lock(&t->lock);
+    atomic_store(&j->phase, phase);
+    push(to, j);
+    t->stats.waiting++;
+    pthread_cond_broadcast(&t->work);
+    pthread_mutex_unlock(&t->lock);
+}
+
+struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row)
+{
+    struct kv_turn *j = make_turn(t, tenant, session, tokens, n_tokens, us_per_row);
+    if (!j) return NULL;
+    j->first = first;
+    hand_over(t, &t->reads, j, KV_TURN_LOOKING);
+    return j;
+}
+
+void kv_turns_read(struct kv_turns *t, struct kv_turn *j, struct kv_cache *cache)
+{
+    j->cache = cache;
+    hand_over(t, &t->reads, j, KV_TURN_READING);
+}
+
+void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)
+{
+    atomic_store(&j->cancelled, true);
+    pthread_mutex_lock(&t->lock);
+    if (take_out(&t->reads, j)) done(t, j, KV_TURN_DONE);
+    while (atomic_load(&j->phase) == KV_TURN_LOOKING || atomic_load(&j->phase) == KV_TURN_READING) pthread_cond_wait(&t->answered, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    kv_chain_free(&j->chain);
+    free(j);
+}
+
+bool kv_turns_save(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, struct kv_cache *cache, int32_t blocks, double us_per_row)
+{
+    struct kv_turn *j = make_turn(t, tenant, session, tokens, blocks * KV_BLOCK_ROWS, us_per_row);
+    if (!j) return false;
+    j->end = blocks;
+    j->own = *cache;
+    memset(cache, 0, sizeof *cache);
+    hand_over(t, &t->saves, j, KV_TURN_READING);
+    return true;
+}
+
+struct kv_turn *kv_turns_saved(struct kv_turns *t)
+{
+    pthread_mutex_lock(&t->lock);
+    struct kv_turn *j = t->saved.head;
+    if (j) take_out(&t->saved, j);
+    pthread_mutex_unlock(&t->lock);
+    return j;
+}

@@ -1,0 +1,73 @@
+/* turns.h — what outlives a turn: the sealed exact blocks of its sequence on disk, read back for the session's next turn or for any other
+ * request of the tenant that begins with the same tokens, in this process or the next.
+ *
+ * One thread owns the directory, the disk tier and every read and write; reads come before saves, between any two blocks. The decode
+ * thread hands over a kv_turn and looks at its phase; it never waits for the disk. A read fills slabs layer by layer. What cannot be
+ * read is recomputed: rows that failed are never handed back. */
+#ifndef KV_TURNS_H
+#define KV_TURNS_H
+
+#include "runtime/residency/snapshot.h"
+#include "runtime/service/lifecycle.h"
+
+#include <stdatomic.h>
+
+struct kv_turns_config {
+    struct kv_chunk_identity base; /* but for the tenant */
+    int32_t n_layers, n_kv_heads;
+    size_t slab_bytes;
+    const char *path;              /* of the disk tier */
+    uint64_t capacity_bytes, reserve_bytes;
+    uint8_t key[32];
+    const struct kv_disk_io *io;   /* NULL: the system's */
+    enum kv_victim victim;
+    void (*event)(void *ctx);      /* turns thread: a look, read or save is done */
+    void *event_ctx;
+};
+
+enum kv_turn_phase { KV_TURN_LOOKING, KV_TURN_FOUND, KV_TURN_READING, KV_TURN_DONE };
+struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the phase names: FOUND and DONE the decode thread */
+    struct kv_turn *next;
+    char tenant[64], session[64];
+    struct kv_chain chain;
+    int32_t first, end;            /* blocks [first, end) are to be read, or were found; those before are in the cache already */
+    struct kv_cache *cache;        /* of the sequence */
+    struct kv_cache own;           /* of a save, which has the slabs to itself */
+    double us_per_row, began_us, took_us;
+    bool dearer;                   /* the blocks are there and computing them again is expected to be faster */
+    enum kv_status status;         /* why end is less than what was asked for */
+    uint64_t bytes;                /* read */
+    _Atomic int phase;
+    _Atomic int32_t ready;         /* layers in place, of every block, while READING; −1: the read failed and end has fallen */
+    _Atomic bool cancelled;
+};
+
+struct kv_turns;
+enum kv_status kv_turns_create(const struct kv_turns_config *c, struct kv_turns **out, struct kv_error *err);
+/* Finishes the saves that were handed over. What kv_turns_saved has not returned must be fetched before. */
+void kv_turns_stop(struct kv_turns *t);
+void kv_turns_destroy(struct kv_turns *t);
+
+/* ---------------------------------------------------------------- decode thread */
+
+/* Asks which blocks of these tokens from `first` on are there. us_per_row: what computing a row takes, 0: unknown. NULL: no memory. */
+struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row);
+/* FOUND with end > first: the cache has slabs for blocks [first, end) now; the read begins. */
+void kv_turns_read(struct kv_turns *t, struct kv_turn *turn, struct kv_cache *cache);
+/* Any phase. Returns when no slab is touched any more. */
+void kv_turns_let_go(struct kv_turns *t, struct kv_turn *turn);
+/* Takes over *cache, which holds `blocks` whole exact blocks and nothing else. false: no memory, and the cache stays the caller's. */
+bool kv_turns_save(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, struct kv_cache *cache, int32_t blocks, double us_per_row);
+/* A save that is over; the caller frees turn->own and then the turn by kv_turns_let_go. NULL: none. */
+struct kv_turn *kv_turns_saved(struct kv_turns *t);
+/* The session's next state; one that may not follow changes nothing (two requests of one session at once). */
+void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state state);
+
+/* ---------------------------------------------------------------- any thread */
+
+void kv_turns_stats(struct kv_turns *t, struct kv_tier_stats *disk, struct kv_turn_stats *out);
+int32_t kv_turns_sessions(struct kv_turns *t, struct kv_session_info *out, int32_t cap); /* last used first */
+/* These wait for the turns thread. NOT_FOUND: no such session. info may be NULL. */
+enum kv_status kv_turns_command(struct kv_turns *t, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *info);
+
+#endif

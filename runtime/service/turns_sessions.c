@@ -1,0 +1,200 @@
+/* turns_sessions.c — the table of sessions: states, and what operators ask and order. */
+#include "runtime/service/turns_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int64_t wall_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static bool used(const struct session *s)
+{
+    return s->info.session[0] != 0;
+}
+
+static void now_used(struct kv_turns *t, struct session *s)
+{
+    s->used = ++t->clock;
+    s->info.used_us = wall_us();
+}
+
+struct session *kv_turns_find(struct kv_turns *t, const char *tenant, const char *session)
+{
+    for (int32_t i = 0; i < KV_SESSIONS_MAX; i++)
+        if (used(&t->session[i]) && !strcmp(t->session[i].info.session, session) && !strcmp(t->session[i].info.tenant, tenant)) return &t->session[i];
+    return NULL;
+}
+
+struct session *kv_turns_make(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state first)
+{
+    struct session *s = kv_turns_find(t, tenant, session), *oldest = NULL;
+    if (s) return now_used(t, s), s;
+    for (int32_t i = 0; i < KV_SESSIONS_MAX; i++) {
+        struct session *o = &t->session[i];
+        if (!used(o)) {
+            s = o;
+            break;
+        }
+        /* Were all pinned, the oldest pin would have to go. */
+        if (!oldest || o->info.pinned < oldest->info.pinned || (o->info.pinned == oldest->info.pinned && o->used < oldest->used)) oldest = o;
+    }
+    if (!s) {
+        s = oldest;
+        kv_turns_unpin(t, s);
+        kv_chain_free(&s->chain);
+        t->stats.sessions--;
+    }
+    *s = (struct session){.info.state = first};
+    strncpy(s->info.tenant, tenant, sizeof s->info.tenant - 1);
+    strncpy(s->info.session, session, sizeof s->info.session - 1);
+    t->stats.sessions++;
+    now_used(t, s);
+    return s;
+}
+
+/* ---------------------------------------------------------------- pins: leases on every chunk; turns thread */
+
+void kv_turns_unpin(struct kv_turns *t, struct session *s)
+{
+    for (int32_t i = 0; i < s->n_leases; i++) (void)kv_directory_release(t->directory, &s->lease[i]);
+    free(s->lease);
+    s->lease = NULL;
+    s->n_leases = 0;
+    s->info.pinned = false;
+}
+
+static enum kv_status pin(struct kv_turns *t, struct session *s)
+{
+    size_t n = (size_t)s->chain.n_blocks * (size_t)t->config.n_layers;
+    kv_turns_unpin(t, s);
+    s->lease = malloc((n + 1) * sizeof *s->lease);
+    if (!s->lease) return KV_OUT_OF_MEMORY;
+    for (int32_t b = 0; b < s->chain.n_blocks; b++)
+        for (int32_t l = 0; l < t->config.n_layers; l++) {
+            struct kv_chunk_identity id = kv_chain_chunk(&s->chain, l, b);
+            if (kv_directory_nearest(t->directory, &id) < 0) continue; /* it went already */
+            if (kv_directory_lookup(t->directory, &id, KV_TIER_DISK, &s->lease[s->n_leases]) == KV_ANSWER_READY) s->n_leases++;
+        }
+    s->info.pinned = true;
+    return KV_OK;
+}
+
+void kv_turns_keep_chain(struct kv_turns *t, struct session *s, struct kv_chain *chain, int32_t blocks)
+{
+    bool pinned = s->info.pinned;
+    kv_turns_unpin(t, s);
+    kv_chain_free(&s->chain);
+    s->chain = *chain;
+    s->chain.n_blocks = blocks;
+    *chain = (struct kv_chain){0};
+    s->info.blocks = s->info.held_blocks = blocks;
+    s->info.bytes = (uint64_t)blocks * (uint64_t)t->config.n_layers * t->config.slab_bytes;
+    if (pinned) (void)pin(t, s); /* without memory the pin is lost, and shown as such */
+}
+
+/* ---------------------------------------------------------------- commands: turns thread, without the lock */
+
+static bool names(const struct session *o, const struct session *s, int32_t block)
+{
+    return o != s && used(o) && block < o->chain.n_blocks && !strcmp(o->info.tenant, s->info.tenant) &&
+           !memcmp(o->chain.prefix[block].b, s->chain.prefix[block].b, sizeof s->chain.prefix[block].b);
+}
+
+/* From the end, so that what is left of a failed deletion is still a beginning. Blocks that another session names stay with it. */
+static enum kv_status drop(struct kv_turns *t, struct session *s)
+{
+    if (s->info.pinned) return KV_CONFLICT;
+    for (int32_t b = s->chain.n_blocks - 1; b >= 0; b--) {
+        bool shared = false;
+        for (int32_t i = 0; i < KV_SESSIONS_MAX && !shared; i++) shared = names(&t->session[i], s, b);
+        for (int32_t l = 0; l < t->config.n_layers && !shared; l++) {
+            struct kv_chunk_identity id = kv_chain_chunk(&s->chain, l, b);
+            enum kv_status r = kv_directory_remove(t->directory, &id);
+            if (r != KV_OK && r != KV_NOT_FOUND) return r;
+        }
+        s->chain.n_blocks = b;
+    }
+    return KV_OK;
+}
+
+/* The chains and leases are this thread's alone; what others read of a session changes under the lock. */
+enum kv_status kv_turns_run(struct kv_turns *t, struct command *c)
+{
+    pthread_mutex_lock(&t->lock);
+    struct session *s = kv_turns_find(t, c->tenant, c->session);
+    enum kv_status r = s ? KV_OK : KV_NOT_FOUND;
+    if (s && c->what == KV_SESSION_PIN) r = pin(t, s);
+    if (s && c->what == KV_SESSION_UNPIN) kv_turns_unpin(t, s);
+    if (s && c->what == KV_SESSION_SHOW) s->info.held_blocks = kv_chain_held(t->directory, &s->chain);
+    if (s && c->info) *c->info = s->info;
+    pthread_mutex_unlock(&t->lock);
+    if (!s || c->what != KV_SESSION_DROP) return r;
+    r = drop(t, s);
+    pthread_mutex_lock(&t->lock);
+    s->info.blocks = s->info.held_blocks = s->chain.n_blocks;
+    s->info.bytes = (uint64_t)s->chain.n_blocks * (uint64_t)t->config.n_layers * t->config.slab_bytes;
+    if (r == KV_OK) {
+        kv_chain_free(&s->chain);
+        *s = (struct session){0};
+        t->stats.sessions--;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return r;
+}
+
+/* ---------------------------------------------------------------- any thread */
+
+enum kv_status kv_turns_command(struct kv_turns *t, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *info)
+{
+    struct command c = {.what = what, .tenant = tenant, .session = session, .info = info};
+    pthread_mutex_lock(&t->lock);
+    struct command **at = &t->command;
+    while (*at) at = &(*at)->next;
+    *at = &c;
+    pthread_cond_broadcast(&t->work);
+    while (!c.done) pthread_cond_wait(&t->answered, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    return c.status;
+}
+
+void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state state)
+{
+    pthread_mutex_lock(&t->lock);
+    struct session *s = kv_turns_find(t, tenant, session);
+    if (s && kv_lifecycle_move(&s->info.state, state) == KV_OK) {
+        s->info.turns += state == KV_SESSION_QUIESCING;
+        now_used(t, s);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+static int by_use(const void *a, const void *b)
+{
+    int64_t x = ((const struct kv_session_info *)a)->used_us, y = ((const struct kv_session_info *)b)->used_us;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+int32_t kv_turns_sessions(struct kv_turns *t, struct kv_session_info *out, int32_t cap)
+{
+    int32_t n = 0;
+    pthread_mutex_lock(&t->lock);
+    for (int32_t i = 0; i < KV_SESSIONS_MAX && n < cap; i++)
+        if (used(&t->session[i])) out[n++] = t->session[i].info;
+    pthread_mutex_unlock(&t->lock);
+    qsort(out, (size_t)n, sizeof *out, by_use);
+    return n;
+}
+
+void kv_turns_stats(struct kv_turns *t, struct kv_tier_stats *disk, struct kv_turn_stats *out)
+{
+    pthread_mutex_lock(&t->lock);
+    *disk = t->tier;
+    disk->transfers_in_flight = (uint64_t)t->stats.waiting;
+    *out = t->stats;
+    pthread_mutex_unlock(&t->lock);
+}

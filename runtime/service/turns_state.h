@@ -1,0 +1,61 @@
+/* turns_state.h — the turns from the inside, for turns.c and turns_sessions.c only. */
+#ifndef KV_TURNS_STATE_H
+#define KV_TURNS_STATE_H
+
+#include "runtime/residency/disk.h"
+#include "runtime/service/turns.h"
+
+#include <pthread.h>
+
+struct session {
+    struct kv_session_info info; /* tenant "" and session "": unused */
+    struct kv_chain chain;       /* of the blocks that were saved or found */
+    struct kv_lease *lease;      /* [chain.n_blocks × n_layers] while pinned */
+    int32_t n_leases;
+    int64_t used;                /* order of use */
+};
+
+struct turn_list {
+    struct kv_turn *head, **tail;
+};
+
+struct command {
+    enum kv_session_command what;
+    const char *tenant, *session;
+    struct kv_session_info *info;
+    enum kv_status status;
+    bool done;
+    struct command *next;
+};
+
+struct kv_turns {
+    struct kv_turns_config config;
+    pthread_t thread;
+    bool started;
+    /* Turns thread. */
+    struct kv_tier disk;
+    struct kv_directory *directory;
+    double us_per_byte; /* of reads, moving average */
+    struct kv_block *unwanted; /* extents of earlier runs that the directory had no room for; while opening */
+    size_t n_unwanted, cap_unwanted;
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t work, answered; /* answered: a command or a turn is done */
+    bool stopping;
+    struct turn_list reads, saves, saved;
+    struct command *command;
+    struct session *session; /* [KV_SESSIONS_MAX] */
+    int64_t clock;
+    struct kv_turn_stats stats;
+    struct kv_tier_stats tier;
+};
+
+/* turns_sessions.c. Under the lock but where the turns thread is named. */
+struct session *kv_turns_find(struct kv_turns *t, const char *tenant, const char *session);
+struct session *kv_turns_make(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state first);
+/* Turns thread, under the lock: the session's blocks are these now. Takes over the chain's memory when it keeps it. */
+void kv_turns_keep_chain(struct kv_turns *t, struct session *s, struct kv_chain *chain, int32_t blocks);
+enum kv_status kv_turns_run(struct kv_turns *t, struct command *c); /* turns thread, without the lock */
+void kv_turns_unpin(struct kv_turns *t, struct session *s);
+
+#endif
