@@ -16,17 +16,18 @@
 
 enum { CANDIDATES = 3, ROLLOUT_LIMIT_S = 150, PROBES = 6, POLL_MS = 250, CREATE_LIMIT_S = 60, SPEAK_S = 15, FULL_MS = 10000 };
 
-/* The declared envelopes. Moving rows costs time on two shared cores, so the latency gates are wide and the exact one is what counts. The small
- * model spreads its attention: half of it (the worst query head of a group) outside the support still answers right, nine tenths does not. */
-#define WIDE_LATENCY "{\"metric\":\"tpot_p99_ratio\",\"threshold\":20},{\"metric\":\"exposed_stall_us\",\"threshold\":20000}"
+/* The declared envelopes. Measured on two cores that other work shared (load 6 to 8): p99 of the work a token, over the baseline's, mostly 0.6 to 2.1
+ * for A and 0.7 to 1.8 for B. 3 leaves room for such a machine. The small model spreads its attention: half of it
+ * (the worst query head of a group) outside the support still answers right, nine tenths does not. */
+#define LATENCY "{\"metric\":\"tpot_p99_ratio\",\"threshold\":3}"
 #define HALF_THE_MASS "{\"metric\":\"omitted_mass\",\"threshold\":0.5},{\"metric\":\"output_error\",\"threshold\":0.9},"
 
 static const struct candidate {
     const char *name, *says, *pipeline, *params, *contract, *gates, *promised;
 } candidates[CANDIDATES] = {
-    {"layerwise-exact", "A moves K/V layer by layer and must keep every bit", "layerwise", "{}", "exact", "[" WIDE_LATENCY "]", "FULL"},
-    {"quest-128", "B reads eight pages a head of approximate traffic", "quest", "{\"page_rows\":16,\"budget_rows\":128}", "approximate", "[" HALF_THE_MASS WIDE_LATENCY "]", "FULL"},
-    {"quest-16", "C reads one page a head, which is too little", "quest", "{\"page_rows\":16,\"budget_rows\":16}", "approximate", "[" HALF_THE_MASS WIDE_LATENCY "]", "EXACT_BASELINE"},
+    {"layerwise-exact", "A moves K/V layer by layer and must keep every bit", "layerwise", "{}", "exact", "[" LATENCY "]", "FULL"},
+    {"quest-128", "B reads eight pages a head of approximate traffic", "quest", "{\"page_rows\":16,\"budget_rows\":128}", "approximate", "[" HALF_THE_MASS LATENCY "]", "FULL"},
+    {"quest-16", "C reads one page a head, which is too little", "quest", "{\"page_rows\":16,\"budget_rows\":16}", "approximate", "[" HALF_THE_MASS LATENCY "]", "EXACT_BASELINE"},
 };
 
 /* Made once: SIGHUP configures again and must find the same. */

@@ -301,7 +301,8 @@ static void judge_ratio(const struct gate *q, struct kv_gate_result *r)
     bool enough = r->n >= q->spec.min_n;
     r->verdict = enough && kv_switchback_alarm(s) ? KV_FAILED : enough && kv_switchback_under(s) ? KV_PASS : KV_INCONCLUSIVE;
     if (!enough) snprintf(r->detail, sizeof r->detail, "%llu of %llu tokens in the smaller arm", (unsigned long long)r->n, (unsigned long long)q->spec.min_n);
-    else snprintf(r->detail, sizeof r->detail, "candidate slower than %g times control in %llu of %llu window pairs", s->threshold, (unsigned long long)s->over, (unsigned long long)s->pairs);
+    else snprintf(r->detail, sizeof r->detail, "candidate slower than %g times control in %llu of %llu window pairs; p99 at least %.3g times", s->threshold,
+                  (unsigned long long)s->over, (unsigned long long)s->pairs, kv_switchback_p99_lower(s));
 }
 
 int32_t kv_gates_evaluate(const struct kv_gates *g, enum kv_stage stage, struct kv_gate_result *out)

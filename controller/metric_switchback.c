@@ -79,9 +79,14 @@ double kv_switchback_p99(const struct kv_switchback *s, enum kv_arm arm)
     return quantile(s, arm == KV_ARM_CANDIDATE, 0);
 }
 
+double kv_switchback_p99_lower(const struct kv_switchback *s)
+{
+    return quantile(s, 1, 1.645) / quantile(s, 0, 0);
+}
+
 bool kv_switchback_under(const struct kv_switchback *s)
 {
-    return s->under >= log(1 / KV_SWITCHBACK_ALPHA) && quantile(s, 1, 1.645) <= s->threshold * quantile(s, 0, 0);
+    return s->under >= log(1 / KV_SWITCHBACK_ALPHA) && kv_switchback_p99_lower(s) <= s->threshold;
 }
 
 bool kv_switchback_alarm(const struct kv_switchback *s)

@@ -37,6 +37,7 @@ struct kv_switchback {
 void kv_switchback_init(struct kv_switchback *s, uint64_t seed, double threshold);
 void kv_switchback_add(struct kv_switchback *s, enum kv_arm arm, double us);
 double kv_switchback_p99(const struct kv_switchback *s, enum kv_arm arm); /* NAN without tokens */
+double kv_switchback_p99_lower(const struct kv_switchback *s); /* of candidate over control: at least this, with 95 % confidence */
 bool kv_switchback_under(const struct kv_switchback *s);
 bool kv_switchback_alarm(const struct kv_switchback *s);
 

@@ -18,7 +18,7 @@ done
 LC_ALL=C.UTF-8 tmux -u new-session -d -s "$session" -x 120 -y 34 "env TERM=xterm-256color LC_ALL=C.UTF-8 $build/kvasir --url $url console"
 sleep 6
 mkdir -p docs/pictures
-tmux capture-pane -e -p -t "$session" | python3 tools/screen_html.py >"$tmp/console.html"
+tmux capture-pane -e -N -p -t "$session" | python3 tools/screen_html.py >"$tmp/console.html"
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1120,670 --screenshot="$tmp/console.png" "file://$tmp/console.html" >/dev/null 2>&1
 node tests/web/picture.mjs "$url/" "$tmp/web.png"
 cp "$tmp/console.png" "$tmp/web.png" docs/pictures/

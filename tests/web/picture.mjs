@@ -13,7 +13,7 @@ try {
   const phone = flags.includes('--phone');
   const page = await browser.newPage({
     viewport: phone ? { width: 390, height: 844 } : { width: 1440, height: 900 },
-    deviceScaleFactor: phone ? 2 : 1.5,
+    deviceScaleFactor: phone ? 2 : 1,
     colorScheme: flags.includes('--light') ? 'light' : 'dark',
     timezoneId: 'UTC',
   });
