@@ -1,0 +1,320 @@
+/* select.c — every selecting method in one decode step: 135M shape at Q8_0, depth 32,768, a budget of 2,048 rows, two threads, beside the floor
+ * that memory sets in the same run. Selector cost, index build, break-even depth and the price of a shadow apart. One JSON line a figure.
+ *
+ * A step is the weights read once (one matrix of their bytes) and 30 layers of attention. Two layers' rows are made; before each is
+ * measured the weights pass through the caches, as they do between two uses of a layer in a real step; the other layers take the same
+ * time. Selection and attention run through the engine's own code. usage: select [METHOD]… [--quick] */
+#include "runtime/evaluate/budget.h"
+#include "runtime/evaluate/shadow.h"
+#include "runtime/execution/attention.h"
+#include "runtime/service/sequence.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 2, LAYERS = 30, Q_HEADS = 9, KV_HEADS = 3, GROUP = 3, D = 64, MADE = 2, DEPTH = 32768, BUDGET = 2048, REPEATS = 7,
+       WEIGHT_ROWS = 233472, WEIGHT_COLS = 576, TOPICS = 256, KEPT = 32, SWEEP_BYTES = 128 << 20 };
+
+static double now_us(void) { return (double)kv_now_ns() / 1e3; }
+
+static uint64_t random_state = 1;
+static float random_unit(void)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
+}
+
+static void *need(void *p)
+{
+    if (p) return p;
+    fprintf(stderr, "select: no memory\n");
+    exit(1);
+}
+
+static void check(enum kv_status s, const char *what)
+{
+    if (s == KV_OK) return;
+    fprintf(stderr, "select: %s: %s\n", what, kv_status_name(s));
+    exit(1);
+}
+
+static void print(const char *method, const char *what, double value, const char *unit, double floor)
+{
+    printf("{\"name\":\"select/%s/%s\",\"value\":%.3f,\"unit\":\"%s\"", method, what, value, unit);
+    if (floor > 0) printf(",\"floor\":%.3f,\"ratio\":%.3f}\n", floor, floor / value);
+    else puts(",\"floor\":null,\"ratio\":null}");
+    fflush(stdout);
+}
+
+/* ---------------------------------------------------------------- weights and the read rate */
+
+static struct kv_workers *workers;
+static struct kv_mat weights;
+static struct kv_act act;
+static float *product;
+static const uint64_t *swept;
+static _Atomic uint64_t sink;
+
+static void multiply_part(void *ctx, int32_t worker, int32_t i)
+{
+    (void)ctx, (void)worker;
+    enum { PARTS = 64 };
+    int32_t groups = WEIGHT_ROWS / 16;
+    kv_kernels()->matmul(&weights, &act, groups * i / PARTS * 16, groups * (i + 1) / PARTS * 16, product, WEIGHT_ROWS);
+}
+
+/* Also empties the caches of everything else. */
+static double read_weights_us(void)
+{
+    double began = now_us();
+    kv_workers_run(workers, multiply_part, NULL, 64);
+    return now_us() - began;
+}
+
+static void sweep_part(void *ctx, int32_t worker, int32_t i)
+{
+    (void)ctx, (void)worker;
+    size_t n = SWEEP_BYTES / 8 / 16;
+    const uint64_t *p = swept + (size_t)i * n;
+    uint64_t s[32] = {0};
+    for (size_t k = 0; k + 32 <= n; k += 32)
+        for (size_t l = 0; l < 32; l++) s[l] += p[k + l];
+    for (int l = 1; l < 32; l++) s[0] += s[l];
+    atomic_fetch_add(&sink, s[0]);
+}
+
+/* The best rate seen so far, measured once more beside the figure it is compared with. */
+static double bytes_per_us(void)
+{
+    static double best;
+    for (int i = 0; i < 3; i++) {
+        double began = now_us();
+        kv_workers_run(workers, sweep_part, NULL, 16);
+        double rate = SWEEP_BYTES / (now_us() - began);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+static void make_weights(void)
+{
+    size_t bytes = kv_type_row_bytes(KV_Q8_0, WEIGHT_COLS) * (size_t)WEIGHT_ROWS;
+    uint8_t *file = need(malloc(bytes));
+    for (size_t i = 0; i < bytes; i++) file[i] = (uint8_t)(i * 2654435761u >> 16 & 0x3b);
+    kv_mat_pack(&weights, KV_Q8_0, file, WEIGHT_ROWS, WEIGHT_COLS, need(aligned_alloc(64, (kv_mat_packed_bytes(KV_Q8_0, WEIGHT_ROWS, WEIGHT_COLS) + 63) / 64 * 64)));
+    free(file);
+    float *x = need(calloc(WEIGHT_COLS, sizeof *x));
+    for (int i = 0; i < WEIGHT_COLS; i++) x[i] = random_unit();
+    act = (struct kv_act){1, WEIGHT_COLS, x, need(calloc(WEIGHT_COLS, 1)), need(calloc(WEIGHT_COLS / 32, 4)), need(calloc(WEIGHT_COLS / 32, 4))};
+    kv_kernels()->quantise(&act);
+    product = need(calloc(WEIGHT_ROWS, sizeof *product));
+    uint64_t *m = need(aligned_alloc(4096, SWEEP_BYTES));
+    memset(m, 1, SWEEP_BYTES);
+    swept = m;
+}
+
+/* ---------------------------------------------------------------- rows */
+
+static struct kv_cache cache;
+static struct kv_attention_runner *runner;
+static float *topic; /* [TOPICS][D] */
+static float kept[KV_HEADS * KEPT * GROUP * D];
+
+/* Keys lie about topics, as keys of a text do; queries look for one. */
+static void make_rows(void)
+{
+    struct kv_arena *arena;
+    int32_t rows = DEPTH + KV_BLOCK_ROWS;
+    check(kv_arena_create(kv_slab_bytes(KV_F16, KV_HEADS, D), UINT64_C(4) << 30, &arena), "arena");
+    check(kv_cache_init(&cache, MADE, KV_HEADS, D, KV_F16, rows), "cache");
+    check(kv_cache_reserve(&cache, arena, rows), "rows");
+    topic = need(malloc(TOPICS * D * sizeof *topic));
+    for (int i = 0; i < TOPICS * D; i++) topic[i] = random_unit() * 2;
+    float x[D];
+    size_t row_bytes = kv_row_bytes(KV_F16, D);
+    for (int32_t l = 0; l < MADE; l++)
+        for (int32_t i = 0; i < rows; i++)
+            for (int32_t h = 0; h < KV_HEADS; h++) {
+                uint8_t *slab = cache.slab[l * cache.max_blocks + i / KV_BLOCK_ROWS];
+                const float *t = topic + (size_t)(((uint32_t)(i / 24) * 2654435761u >> 8) % TOPICS) * D;
+                for (int c = 0; c < D; c++) x[c] = t[c] + random_unit();
+                kv_kernels()->to_rows(KV_F16, x, D, (uint8_t *)(uintptr_t)kv_slab_k(&cache, slab, h) + (size_t)(i % KV_BLOCK_ROWS) * row_bytes);
+                for (int c = 0; c < D; c++) x[c] = random_unit();
+                kv_kernels()->to_rows(KV_F16, x, D, (uint8_t *)(uintptr_t)kv_slab_v(&cache, slab, h) + (size_t)(i % KV_BLOCK_ROWS) * row_bytes);
+            }
+    struct kv_attention_shape shape = {Q_HEADS, KV_HEADS, D, 0.125f, 1, 1, cache.max_blocks};
+    check(kv_attention_create(&shape, workers, &runner), "attention");
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) kept[i] = topic[i % (TOPICS * D)] * 1.5f + random_unit();
+}
+
+static void new_queries(void)
+{
+    float *q = kv_attention_queries(runner);
+    for (int h = 0; h < Q_HEADS; h++) {
+        const float *t = topic + (size_t)((uint32_t)(random_unit() * TOPICS / 2 + TOPICS / 2) % TOPICS) * D;
+        for (int c = 0; c < D; c++) q[h * D + c] = t[c] * 1.5f + random_unit();
+    }
+}
+
+/* ---------------------------------------------------------------- one layer */
+
+static void plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t layer, int32_t kv_head, const struct kv_attention *a, struct kv_head_plan *out)
+{
+    (void)worker, (void)item;
+    struct kv_selection *s = ctx;
+    double mass;
+    int64_t omitted;
+    check(kv_selection_query(s, layer, kv_head, a, a->visible[0], 0, &mass, &omitted), s->method->name);
+    out->support = s->support + (size_t)kv_head * GROUP * (size_t)s->max_blocks;
+    if (!s->method->estimate) return;
+    struct kv_rows rows = kv_selection_rows(s, a, a->visible[0]);
+    float *estimate = s->estimate + (size_t)kv_head * GROUP * D;
+    check(s->method->estimate(s->selector[layer * KV_HEADS + kv_head], &rows, a->q, out->support, a->n_blocks, estimate), s->method->name);
+    out->output = estimate;
+}
+
+/* Attention of made layer l with `depth` rows before the query's own; s NULL: dense. */
+static double layer_us(struct kv_selection *s, int32_t l, int32_t position)
+{
+    struct kv_step_item item = {.cache = &cache, .n = 1, .position = position, .selects = s != NULL};
+    struct kv_step_item *items[] = {&item};
+    for (int32_t b = 0; b < cache.n_blocks; b++) cache.read[b] = cache.slab[l * cache.max_blocks + b];
+    double began = now_us();
+    kv_attention_run(runner, items, 1, s ? s->method->dense_layers + l : l, plan, s);
+    return now_us() - began;
+}
+
+static struct kv_selection *make_selection(const struct kv_pipeline *p, int32_t depth)
+{
+    struct kv_selection *s;
+    struct kv_params params;
+    struct kv_error err = {0};
+    const struct kv_selector_method *m = kv_selector_find(p->selector);
+    struct kv_sequence_shape shape = {m->dense_layers + MADE, Q_HEADS, KV_HEADS, D};
+    kv_params_default(p, &params);
+    if (kv_budget_set(p, BUDGET, &params, &err) != KV_OK || kv_selection_create(m, &params, &shape, DEPTH + KV_BLOCK_ROWS, KEPT, &s, &err) != KV_OK) {
+        fprintf(stderr, "select: %s: %s\n", p->name, err.message);
+        exit(1);
+    }
+    for (int32_t l = 0; l < MADE; l++) kv_selection_keep_queries(s, m->dense_layers + l, KEPT, 0, KEPT, kept);
+    for (int32_t l = 0; l < MADE; l++) { /* builds the indexes */
+        new_queries();
+        layer_us(s, l, depth);
+    }
+    return s;
+}
+
+struct layer_cost {
+    double us, query_us, bytes, rows, build_ms; /* best of a layer; mean of a head; of a layer; of a head; of a head */
+};
+
+static struct layer_cost measure(const struct kv_pipeline *p, int32_t depth, int repeats)
+{
+    struct layer_cost c = {.us = 1e12};
+    struct kv_selection *s = p ? make_selection(p, depth) : NULL;
+    double heads = MADE * KV_HEADS, row_bytes = 2.0 * D * 2;
+    if (s) {
+        c.build_ms = (double)atomic_exchange(&s->build_ns, 0) / 1e6 / heads;
+        atomic_store(&s->queries, 0), atomic_store(&s->query_ns, 0), atomic_store(&s->rows, 0), atomic_store(&s->ranked_bytes, 0);
+    }
+    for (int i = 0; i < repeats; i++)
+        for (int32_t l = 0; l < MADE; l++) {
+            new_queries();
+            read_weights_us();
+            double us = layer_us(s, l, depth + 1 + i);
+            if (us < c.us) c.us = us;
+        }
+    c.rows = s ? (double)s->rows / (double)s->queries : depth;
+    c.query_us = s ? (double)s->query_ns / 1e3 / (double)s->queries : 0;
+    c.bytes = KV_HEADS * (c.rows * row_bytes + (s ? (double)s->ranked_bytes / (double)s->queries : 0));
+    kv_selection_destroy(s);
+    return c;
+}
+
+/* ---------------------------------------------------------------- a method */
+
+static double weights_us = 1e12, dense_us[16]; /* of a layer, by depth */
+static const int32_t depths[] = {2048, 4096, 8192, 16384, DEPTH};
+enum { N_DEPTHS = sizeof depths / sizeof *depths };
+
+static void bench_method(const struct kv_pipeline *p, bool quick)
+{
+    const struct kv_selector_method *m = kv_selector_find(p->selector);
+    struct layer_cost c = measure(p, DEPTH, REPEATS);
+    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1], selecting = LAYERS - m->dense_layers;
+    double step_us = weights_us + m->dense_layers * dense_us[N_DEPTHS - 1] + selecting * c.us, rate = bytes_per_us();
+    double floor_us = ((double)weights.data_bytes + m->dense_layers * KV_HEADS * (double)DEPTH * 4 * D + selecting * c.bytes) / rate;
+    print(p->name, "depth-32768", step_us / 1e3, "ms", floor_us / 1e3);
+    print(p->name, "speedup-over-exact", exact_us / step_us, "times", 0);
+    print(p->name, "selector", c.query_us, "us", 0);
+    print(p->name, "rows", c.rows, "rows", 0);
+    print(p->name, "index-build", c.build_ms, "ms", 0);
+    if (quick) return;
+    int32_t even = -1;
+    for (int i = 0; i < N_DEPTHS && even < 0; i++)
+        if (measure(p, depths[i], 3).us < dense_us[i]) even = depths[i];
+    print(p->name, "break-even", even, "rows", 0);
+}
+
+/* Shadow of one unit in a hundred at full depth: its work over the exact step's. */
+static void bench_shadow(void)
+{
+    const struct kv_pipeline *p = kv_pipeline_find("quest");
+    struct kv_selection *s = make_selection(p, DEPTH);
+    int32_t layer = s->method->dense_layers;
+    struct kv_step_item item = {.cache = &cache, .n = 1, .position = DEPTH + 1};
+    double best = 1e12, scratch_doubles = (double)kv_shadow_scratch_doubles(DEPTH + KV_BLOCK_ROWS, D);
+    double *scratch = need(malloc((size_t)scratch_doubles * sizeof *scratch));
+    layer_us(NULL, 0, item.position);
+    for (int i = 0; i < 3; i++) {
+        struct kv_attention a = kv_attention_view(runner, &item, 0);
+        struct kv_sample sample = {0};
+        double began = now_us(), mass;
+        int64_t omitted;
+        check(kv_selection_query(s, layer, 0, &a, item.position + 1, 0, &mass, &omitted), "shadow");
+        struct kv_rows rows = kv_selection_rows(s, &a, item.position + 1);
+        struct kv_shadow_unit u = {.rows = &rows, .q = a.q, .support = s->support, .n_blocks = a.n_blocks};
+        check(kv_shadow_unit(&u, scratch, (size_t)scratch_doubles, &sample, NULL, NULL, NULL), "shadow");
+        double us = now_us() - began;
+        if (us < best) best = us;
+    }
+    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1];
+    print("shadow", "unit", best / 1e3, "ms", 0);
+    print("shadow", "share-at-1-percent", 100 * (0.01 * LAYERS * KV_HEADS * best / THREADS) / exact_us, "% of decode", 0);
+    free(scratch);
+    kv_selection_destroy(s);
+}
+
+int main(int argc, char **argv)
+{
+    bool quick = false;
+    kv_numerics_enter();
+    check(kv_workers_create(THREADS, &workers), "workers");
+    make_weights();
+    make_rows();
+    new_queries();
+    for (int i = 0; i < REPEATS; i++) {
+        double us = read_weights_us();
+        if (us < weights_us) weights_us = us;
+    }
+    for (int i = 0; i < N_DEPTHS; i++) dense_us[i] = measure(NULL, depths[i], i + 1 == N_DEPTHS ? REPEATS : 3).us;
+    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1];
+    double exact_floor = ((double)weights.data_bytes + LAYERS * KV_HEADS * (double)DEPTH * 4 * D) / bytes_per_us();
+    print("exact", "depth-32768", exact_us / 1e3, "ms", exact_floor / 1e3);
+    int named = 0;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--quick")) quick = true;
+        else named++;
+    }
+    for (size_t i = 0; i < kv_pipeline_count(); i++) {
+        const struct kv_pipeline *p = kv_pipeline_at(i);
+        bool wanted = p->built && p->selector && !named;
+        for (int k = 1; k < argc; k++) wanted |= p->built && p->selector && !strcmp(argv[k], p->name);
+        if (wanted) bench_method(p, quick);
+    }
+    if (!named) bench_shadow();
+    return 0;
+}
