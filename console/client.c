@@ -34,28 +34,42 @@ static const char *contexts_path(char *out, size_t cap)
     return out;
 }
 
-int kv_client_resolve(const struct kv_cli *cli, char *url, size_t url_cap, char *token, size_t token_cap)
+bool kv_client_context(const char *name, char *url, size_t url_cap, char *token, size_t token_cap, char *why, size_t cap)
 {
-    snprintf(url, url_cap, "%s", cli->url);
-    snprintf(token, token_cap, "%s", cli->token ? cli->token : "");
-    if (cli->context) {
-        char path[512];
-        json_error_t why;
-        json_t *file = json_load_file(contexts_path(path, sizeof path), 0, &why);
-        json_t *row = json_object_get(file, cli->context);
-        const char *u = json_string_value(json_object_get(row, "url")), *t = json_string_value(json_object_get(row, "token"));
-        if (!u) {
-            fprintf(stderr, "kvasir: no context '%s' with a url in %s%s%s\n", cli->context, path, file ? "" : ": ", file ? "" : why.text);
-            json_decref(file);
-            return KV_EXIT_USAGE;
-        }
+    char path[512];
+    json_error_t bad;
+    json_t *file = json_load_file(contexts_path(path, sizeof path), 0, &bad), *row = json_object_get(file, name);
+    const char *u = json_string_value(json_object_get(row, "url")), *t = json_string_value(json_object_get(row, "token"));
+    if (u) {
         snprintf(url, url_cap, "%s", u);
         if (t) snprintf(token, token_cap, "%s", t);
-        json_decref(file);
-    }
-    size_t n = strlen(url);
-    while (n && url[n - 1] == '/') url[--n] = 0;
-    return KV_EXIT_DONE;
+        for (size_t n = strlen(url); n && url[n - 1] == '/'; n--) url[n - 1] = 0;
+    } else snprintf(why, cap, "no context '%s' with a url in %s%s%s", name, path, file ? "" : ": ", file ? "" : bad.text);
+    json_decref(file);
+    return u != NULL;
+}
+
+void kv_client_contexts(char *out, size_t cap)
+{
+    char path[512];
+    const char *name;
+    json_t *file = json_load_file(contexts_path(path, sizeof path), 0, NULL), *row;
+    size_t used = 0;
+    snprintf(out, cap, "none; they are named in %s", path);
+    json_object_foreach(file, name, row)
+        if (used < cap) used += (size_t)snprintf(out + used, cap - used, "%s%s", used ? " " : "", name);
+    json_decref(file);
+}
+
+int kv_client_resolve(const struct kv_cli *cli, char *url, size_t url_cap, char *token, size_t token_cap)
+{
+    char why[700];
+    snprintf(url, url_cap, "%s", cli->url);
+    snprintf(token, token_cap, "%s", cli->token ? cli->token : "");
+    for (size_t n = strlen(url); n && url[n - 1] == '/'; n--) url[n - 1] = 0;
+    if (!cli->context || kv_client_context(cli->context, url, url_cap, token, token_cap, why, sizeof why)) return KV_EXIT_DONE;
+    fprintf(stderr, "kvasir: %s\n", why);
+    return KV_EXIT_USAGE;
 }
 
 void kv_client_prepare(CURL *h, const char *base, const char *token, const char *method, const char *path, const char *if_match,

@@ -16,6 +16,11 @@ struct kv_reply {
 /* Resolves --context, KVASIR_URL and KVASIR_TOKEN into url and token. 0, or an exit status after printing why. */
 int kv_client_resolve(const struct kv_cli *cli, char *url, size_t url_cap, char *token, size_t token_cap);
 
+/* The address and token of a named context, from contexts.json; false, with the reason in why. */
+bool kv_client_context(const char *name, char *url, size_t url_cap, char *token, size_t token_cap, char *why, size_t cap);
+/* The names of all contexts, or that there is none and where they belong. */
+void kv_client_contexts(char *out, size_t cap);
+
 /* Sets URL, headers and time limits common to every call on an easy handle; *headers is to be freed after the transfer. */
 void kv_client_prepare(CURL *h, const char *base, const char *token, const char *method, const char *path, const char *if_match,
                        struct curl_slist **headers);

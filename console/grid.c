@@ -50,6 +50,9 @@ static const char *plain(unsigned cp)
     case 0x2713: return "+";
     case 0x2717: return "x";
     case 0x2192: case 0x25b8: case 0x203a: return ">";
+    case 0x25b2: return "^";
+    case 0x25bc: return "v";
+    case 0x2260: return "#";
     case 0x2264: return "<";
     case 0x2265: return ">";
     case 0x2026: return "~";
@@ -103,21 +106,41 @@ int kv_grid_printf(struct kv_grid *g, int row, int col, int width, enum kv_style
     return kv_grid_text(g, row, col, width, style, false, text);
 }
 
+/* A column of braille dots, from below: how many of four are set, in the left or the right half. */
+static unsigned dots(double v, double top, int right)
+{
+    static const unsigned char left_bits[] = {0x40, 0x44, 0x46, 0x47}, right_bits[] = {0x80, 0xa0, 0xb0, 0xb8};
+    if (!isfinite(v)) return 0;
+    int level = top > 0 ? (int)(v / top * 3.999) : 0;
+    return (right ? right_bits : left_bits)[level < 0 ? 0 : level];
+}
+
+static void braille(struct kv_cell *c, const double *v, int n, double top)
+{
+    unsigned bits = dots(v[0], top, 0) | (n > 1 ? dots(v[1], top, 1) : 0);
+    snprintf(c->text, sizeof c->text, "%c%c%c", 0xe2, (char)(0xa0 | bits >> 6), (char)(0x80 | (bits & 0x3f)));
+}
+
+static void bar(struct kv_cell *c, double v, double top, bool ascii)
+{
+    static const char *const block[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static const char *const plain_bar[] = {"_", "_", ".", ".", "-", "-", "=", "#"};
+    int level = isfinite(v) && top > 0 ? (int)(v / top * 7.999) : 0;
+    snprintf(c->text, sizeof c->text, "%s", isfinite(v) ? (ascii ? plain_bar : block)[level < 0 ? 0 : level] : " ");
+}
+
 void kv_grid_spark(struct kv_grid *g, int row, int col, int width, enum kv_style style, const double *v, int n)
 {
-    static const char *const bar[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    static const char *const plain_bar[] = {"_", "_", ".", ".", "-", "-", "=", "#"};
-    if (row < 0 || row >= g->rows || col < 0 || width > g->cols - col) return;
+    int each = g->ascii || g->block ? 1 : 2, from = n > width * each ? n - width * each : 0;
     double top = 0;
-    int from = n > width ? n - width : 0;
+    if (row < 0 || row >= g->rows || col < 0 || width > g->cols - col) return;
     for (int i = from; i < n; i++)
         if (v[i] > top) top = v[i];
-    for (int i = from; i < n; i++) {
-        struct kv_cell *c = &g->cell[row * g->cols + col + i - from];
+    for (int i = from; i < n; i += each) {
+        struct kv_cell *c = &g->cell[row * g->cols + col + (i - from) / each];
         c->style = (unsigned char)style;
-        int level = isfinite(v[i]) && top > 0 ? (int)(v[i] / top * 7.999) : 0;
-        if (!isfinite(v[i])) snprintf(c->text, sizeof c->text, " ");
-        else snprintf(c->text, sizeof c->text, "%s", (g->ascii ? plain_bar : bar)[level < 0 ? 0 : level]);
+        if (each == 2) braille(c, v + i, n - i, top);
+        else bar(c, v[i], top, g->ascii);
     }
 }
 

@@ -15,6 +15,7 @@ struct kv_cell {
 struct kv_grid {
     int rows, cols;
     bool ascii; /* replace what a plain terminal cannot show */
+    bool block; /* lines of blocks instead of braille, for fonts without it */
     struct kv_cell *cell; /* [rows][cols] */
 };
 
@@ -25,7 +26,7 @@ void kv_grid_clear(struct kv_grid *g);
  * show as '?'. Returns the columns used. Anything outside the grid is left out. */
 int kv_grid_text(struct kv_grid *g, int row, int col, int width, enum kv_style style, bool pad, const char *text);
 int kv_grid_printf(struct kv_grid *g, int row, int col, int width, enum kv_style style, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-/* A line of bars scaled to the largest value; NaN leaves a gap. */
+/* The last values scaled to the largest, two to a cell in braille, else one; NaN leaves a gap. */
 void kv_grid_spark(struct kv_grid *g, int row, int col, int width, enum kv_style style, const double *v, int n);
 /* One row as UTF-8 without trailing spaces. */
 void kv_grid_row_text(const struct kv_grid *g, int row, char *out, size_t cap);

@@ -11,6 +11,7 @@ struct kv_column {
     const char *title, *field;
     int width; /* 0: the rest of the line */
     enum kv_cell_kind kind;
+    int from_cols; /* a screen narrower than this leaves the column out; 0 never */
 };
 
 struct kv_table {

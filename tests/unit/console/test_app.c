@@ -3,12 +3,14 @@
 
 #include <check.h>
 #include <locale.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 static const char *const STATUS =
     "{\"release\":{\"stage\":\"CANARY\",\"fraction\":0.1,\"epoch\":8,\"latched\":false},"
-    " \"live\":{\"active\":3,\"tokens_per_s\":120.5,\"tpot_p50_ms\":8.1,\"tpot_p99_ms\":12.5,\"omitted_mass_mean\":0.011}}";
+    " \"live\":{\"active\":3,\"tokens_per_s\":120.5,\"tpot_p50_ms\":8.1,\"tpot_p99_ms\":12.5,\"omitted_mass_mean\":0.011},"
+    " \"policies\":{\"release\":{\"name\":\"steady\",\"version\":\"3fa2b1c0ffee\"}}}";
 static const char *const ROLLOUT =
     "{\"id\":\"r_000003\",\"name\":\"quest-64\",\"pipeline\":\"quest\",\"contract\":\"approximate\",\"stage\":\"CANARY\",\"fraction\":0.1,\"version\":12,"
     " \"gates\":[{\"name\":\"omitted_mass\",\"verdict\":\"PASS\",\"value\":0.011,\"upper\":0.014,\"threshold\":0.05,\"comparison\":\"<=\",\"n\":400,\"min_n\":200},"
@@ -69,8 +71,8 @@ static void expect(const char *what)
 START_TEST(rollout_view_shows_stage_gates_and_way_back)
 {
     expect("OFF ── SHADOW ── [CANARY 10 %] ── RAMP ── FULL");
-    expect("omitted_mass            ✓ PASS");
-    expect("tpot_p99_ratio          ~ INCONCLUSIVE");
+    expect("omitted_mass         ✓ PASS");
+    expect("tpot_p99_ratio       ~ INCONCLUSIVE");
     expect("<= 0.05");
     expect("CANARY 10 %  epoch 8");
     expect("R rollback");
@@ -105,7 +107,8 @@ START_TEST(rollback_works_from_every_view_and_when_stale)
     app.now_ms += 60000;
     expect("STALE");
     for (int v = 0; v < KV_VIEW_HELP; v++) {
-        kv_app_key(&app, '1' + v);
+        kv_app_key(&app, '0' + (v + 1) % 10);
+        ck_assert_int_eq(app.view, v);
         kv_app_key(&app, 'R');
         ck_assert_int_eq(kv_app_key(&app, 'y').kind, KV_WISH_VERB);
     }
@@ -136,6 +139,216 @@ START_TEST(failure_leads_to_its_receipt_in_two_keys)
     kv_app_key(&app, KV_KEY_ESCAPE);
     kv_app_key(&app, 'j');
     ck_assert_str_eq(kv_app_key(&app, KV_KEY_ENTER).text, "/api/v1/receipts/70");
+}
+END_TEST
+
+static const char *const RECEIPT =
+    "{\"id\":77,\"kind\":\"FALLBACK\",\"request\":\"q_000000000012\",\"rollout\":\"r_000003\",\"rests_on\":["
+    "{\"kind\":\"manifest\",\"id\":\"629239d4\",\"title\":\"quest-64\"},{\"kind\":\"transition\",\"id\":\"55\",\"title\":\"SHADOW to CANARY\"},"
+    "{\"kind\":\"gate\",\"id\":\"54\",\"title\":\"omitted_mass PASS\"}]}";
+
+static void fill(const char *route, const char *text)
+{
+    json_t *v = json_loads(text, 0, NULL);
+    ck_assert_ptr_nonnull(v);
+    kv_app_fill(&app, route, v);
+    json_decref(v);
+}
+
+START_TEST(a_receipt_leads_to_all_it_rests_on_and_back)
+{
+    kv_app_key(&app, '3');
+    kv_app_key(&app, KV_KEY_ENTER);
+    fill("/api/v1/receipts/77", RECEIPT);
+    expect("rests on");
+    expect("failures › receipt 77");
+    ck_assert_str_eq(kv_app_key(&app, KV_KEY_ENTER).text, "/api/v1/receipts/55"); /* a manifest has no page of its own */
+    fill("/api/v1/receipts/55", "{\"id\":55,\"kind\":\"TRANSITION\",\"rests_on\":[]}");
+    expect("failures › receipt 77 › receipt 55");
+    expect("rests on nothing");
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    kv_app_key(&app, 'j');
+    ck_assert_str_eq(kv_app_key(&app, KV_KEY_ENTER).text, "/api/v1/receipts/54");
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    kv_app_key(&app, 'j');
+    ck_assert_str_eq(kv_app_key(&app, KV_KEY_ENTER).text, "/api/v1/receipts?request=q_000000000012");
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    kv_app_key(&app, 'j');
+    ck_assert_str_eq(kv_app_key(&app, KV_KEY_ENTER).text, "/api/v1/rollouts/r_000003");
+    for (int i = 0; i < 40; i++) kv_app_push(&app, KV_PAGE_RECORD, "deep", "", NULL);
+    for (int i = 0; i < KV_PAGES; i++) kv_app_key(&app, KV_KEY_ESCAPE);
+    ck_assert_int_eq(app.depth, 0);
+    ck_assert_int_eq(app.view, KV_VIEW_FAILURES);
+}
+END_TEST
+
+START_TEST(a_policy_is_edited_compared_and_activated_in_three_keys_beside_the_edit)
+{
+    kv_app_list(&app, KV_VIEW_POLICIES, json_loads("{\"policies\":[{\"kind\":\"release\",\"name\":\"steady\",\"state\":\"ACTIVE\"}]}", 0, NULL));
+    kv_app_key(&app, '4');
+    struct kv_wish w = kv_app_key(&app, 'e');
+    ck_assert_int_eq(w.kind, KV_WISH_EDIT);
+    ck_assert_str_eq(w.text, "release");
+    json_t *active = json_loads("{\"version\":\"0123456789abcdef\",\"source\":\"a\\nb\\nc\\n\"}", 0, NULL);
+    for (int round = 0; round < 2; round++) {
+        kv_app_propose(&app, "release", active, "a\nB\nc\n", json_loads("{\"ok\":true,\"name\":\"bolder\",\"version\":\"fedcba9876543210\"}", 0, NULL));
+        expect("activate bolder fedcba987654 over 0123456789ab: 1 added, 1 removed");
+        expect("-b");
+        expect("+B");
+        kv_app_key(&app, 'j'); /* one may read before one answers */
+        ck_assert_int_eq(app.prompt, KV_PROMPT_CONFIRM);
+        w = kv_app_key(&app, round ? 'y' : 'n');
+        ck_assert_int_eq(w.kind, round ? KV_WISH_ACTIVATE : KV_WISH_NONE);
+    }
+    json_decref(active);
+    ck_assert_str_eq(w.text, "release");
+    app.readonly = true;
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    ck_assert_int_eq(kv_app_key(&app, 'e').kind, KV_WISH_NONE);
+    expect("read-only");
+}
+END_TEST
+
+START_TEST(rows_are_sorted_marked_and_copied)
+{
+    const json_t *rows[8];
+    kv_app_key(&app, '3');
+    kv_app_key(&app, 's'); /* by id */
+    expect("▲id");
+    kv_app_rows(&app, KV_VIEW_FAILURES, rows, 8);
+    ck_assert_int_eq(json_integer_value(json_object_get(rows[0], "id")), 3);
+    kv_app_key(&app, 'S');
+    expect("▼id");
+    kv_app_rows(&app, KV_VIEW_FAILURES, rows, 8);
+    ck_assert_int_eq(json_integer_value(json_object_get(rows[0], "id")), 4);
+    kv_app_key(&app, ' ');
+    kv_app_key(&app, ' ');
+    expect("2 marked");
+    struct kv_wish w = kv_app_key(&app, 'y');
+    ck_assert_int_eq(w.kind, KV_WISH_COPY);
+    ck_assert_str_eq(w.text, "4 3");
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    kv_app_key(&app, 'k');
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "4");
+}
+END_TEST
+
+START_TEST(the_cursor_stays_on_its_row_while_others_arrive)
+{
+    kv_app_key(&app, '3');
+    kv_app_key(&app, 'j');
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "3");
+    event("failure", "{\"id\":5,\"reason\":\"DEADLINE\",\"receipt\":80}");
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "3");
+    kv_app_key(&app, KV_KEY_HOME); /* on the first row it follows */
+    event("failure", "{\"id\":6,\"reason\":\"DEADLINE\",\"receipt\":81}");
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "6");
+    kv_app_key(&app, 'N'); /* from the first match to the last */
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "3");
+    kv_app_key(&app, 'n');
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "6");
+}
+END_TEST
+
+static struct kv_wish say(const char *text)
+{
+    kv_app_key(&app, ':');
+    for (; *text; text++) kv_app_key(&app, *text);
+    return kv_app_key(&app, KV_KEY_ENTER);
+}
+
+START_TEST(commands_complete_recall_and_reach_everything)
+{
+    say("failures");
+    ck_assert_int_eq(app.view, KV_VIEW_FAILURES);
+    say("nonsense");
+    expect("no view, verb or command is named 'nonsense'");
+    kv_app_key(&app, ':');
+    kv_app_key(&app, KV_KEY_UP);
+    ck_assert_str_eq(app.input, "nonsense");
+    kv_app_key(&app, KV_KEY_UP);
+    ck_assert_str_eq(app.input, "failures");
+    kv_app_key(&app, KV_KEY_DOWN);
+    kv_app_key(&app, KV_KEY_DOWN);
+    ck_assert_str_eq(app.input, "");
+    kv_app_key(&app, 'p');
+    kv_app_key(&app, 'o');
+    kv_app_key(&app, KV_KEY_TAB);
+    ck_assert_str_eq(app.input, "policies");
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    struct kv_wish w = say("context north");
+    ck_assert_int_eq(w.kind, KV_WISH_CONTEXT);
+    ck_assert_str_eq(w.text, "north");
+    w = say("compare The river ran");
+    ck_assert_int_eq(w.kind, KV_WISH_COMPARE);
+    ck_assert_str_eq(w.text, "The river ran");
+    ck_assert_int_eq(say("edit fallback").kind, KV_WISH_EDIT);
+    kv_app_switch(&app, "north", "http://127.0.0.1:1");
+    expect("kvasir@north ›");
+    expect("connecting");
+    ck_assert_int_eq(say("pause").kind, KV_WISH_NONE);
+}
+END_TEST
+
+START_TEST(what_takes_over_a_second_says_so)
+{
+    kv_app_await(&app, "checking the %s policy", "release");
+    app.now_ms += 900;
+    ck_assert_ptr_null(strstr(screen(), "checking"));
+    app.now_ms += 1200;
+    expect("checking the release policy: 2 s");
+    expect("policy 3fa2");
+}
+END_TEST
+
+START_TEST(full_asks_for_the_name)
+{
+    event("rollout", "{\"id\":\"r_000003\",\"name\":\"quest-64\",\"stage\":\"RAMP\",\"fraction\":0.5,\"version\":13,\"verbs\":[{\"verb\":\"advance\",\"enabled\":true},{\"verb\":\"ramp\",\"enabled\":true}]}");
+    kv_app_key(&app, 'a');
+    expect("type the rollout's name (quest-64)");
+    for (const char *s = "quest-6"; *s; s++) kv_app_key(&app, *s);
+    ck_assert_int_eq(kv_app_key(&app, KV_KEY_ENTER).kind, KV_WISH_NONE);
+    expect("the name does not match");
+    kv_app_key(&app, 'a');
+    for (const char *s = "quest-64"; *s; s++) kv_app_key(&app, *s);
+    ck_assert_int_eq(kv_app_key(&app, KV_KEY_ENTER).kind, KV_WISH_VERB);
+    kv_app_key(&app, 'm');
+    for (const char *s = "75"; *s; s++) kv_app_key(&app, *s);
+    struct kv_wish w = kv_app_key(&app, KV_KEY_ENTER);
+    ck_assert_int_eq(w.kind, KV_WISH_VERB);
+    ck_assert_double_eq_tol(w.fraction, 0.75, 1e-9);
+}
+END_TEST
+
+START_TEST(a_click_picks_and_a_double_click_opens)
+{
+    kv_app_key(&app, '3');
+    ck_assert_int_eq(kv_app_click(&app, 3, grid.rows, false).kind, KV_WISH_NONE);
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "3");
+    ck_assert_str_eq(kv_app_click(&app, 2, grid.rows, true).text, "/api/v1/receipts/77");
+    kv_app_key(&app, KV_KEY_ESCAPE);
+    ck_assert_int_eq(kv_app_click(&app, 20, grid.rows, true).kind, KV_WISH_NONE);
+}
+END_TEST
+
+START_TEST(ten_thousand_receipts_scroll_filter_and_sort)
+{
+    json_t *list = json_array();
+    const json_t *rows[4];
+    for (int i = 10000; i > 0; i--) json_array_append_new(list, json_pack("{s:i, s:s, s:s}", "id", i, "kind", i % 1000 ? "REQUEST" : "FALLBACK", "detail", "x"));
+    kv_app_list(&app, KV_VIEW_RECEIPTS, json_pack("{s:o}", "receipts", list));
+    kv_app_key(&app, '2');
+    kv_app_key(&app, KV_KEY_END);
+    ck_assert_str_eq(kv_app_key(&app, 'y').text, "1");
+    expect("▸1 ");
+    kv_app_key(&app, KV_KEY_HOME);
+    kv_app_key(&app, 's');
+    expect("▸1 ");
+    kv_app_key(&app, '/');
+    for (const char *s = "fallback"; *s; s++) kv_app_key(&app, *s);
+    kv_app_key(&app, KV_KEY_ENTER);
+    ck_assert_uint_eq(kv_app_rows(&app, KV_VIEW_RECEIPTS, rows, 4), 4);
+    expect("(10)");
 }
 END_TEST
 
@@ -197,6 +410,23 @@ START_TEST(text_keeps_to_its_cells)
 }
 END_TEST
 
+START_TEST(a_line_of_braille_shows_two_values_a_cell)
+{
+    double v[] = {0, 1, 2, 3, 4, 4, NAN, 4};
+    char row[100];
+    kv_grid_clear(&grid);
+    kv_grid_spark(&grid, 0, 0, 10, KV_STYLE_NORMAL, v, 8);
+    kv_grid_row_text(&grid, 0, row, sizeof row);
+    ck_assert_str_eq(row, "⣀⣴⣿⢸");
+    kv_grid_clear(&grid);
+    grid.block = true;
+    kv_grid_spark(&grid, 0, 0, 10, KV_STYLE_NORMAL, v, 6);
+    kv_grid_row_text(&grid, 0, row, sizeof row);
+    ck_assert_str_eq(row, "▁▂▄▆██");
+    grid.block = false;
+}
+END_TEST
+
 Suite *suite_app(void);
 Suite *suite_app(void)
 {
@@ -210,9 +440,19 @@ Suite *suite_app(void)
     tcase_add_test(t, refused_verbs_say_why);
     tcase_add_test(t, failure_leads_to_its_receipt_in_two_keys);
     tcase_add_test(t, filter_narrows_and_escape_clears);
+    tcase_add_test(t, a_receipt_leads_to_all_it_rests_on_and_back);
+    tcase_add_test(t, a_policy_is_edited_compared_and_activated_in_three_keys_beside_the_edit);
+    tcase_add_test(t, rows_are_sorted_marked_and_copied);
+    tcase_add_test(t, the_cursor_stays_on_its_row_while_others_arrive);
+    tcase_add_test(t, commands_complete_recall_and_reach_everything);
+    tcase_add_test(t, what_takes_over_a_second_says_so);
+    tcase_add_test(t, full_asks_for_the_name);
+    tcase_add_test(t, a_click_picks_and_a_double_click_opens);
+    tcase_add_test(t, ten_thousand_receipts_scroll_filter_and_sort);
     tcase_add_test(t, frozen_screen_holds_still);
     tcase_add_test(t, every_size_and_odd_answers_draw);
     tcase_add_test(t, text_keeps_to_its_cells);
+    tcase_add_test(t, a_line_of_braille_shows_two_values_a_cell);
     suite_add_tcase(s, t);
     return s;
 }
