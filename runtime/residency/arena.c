@@ -12,7 +12,7 @@ struct kv_arena {
     uint32_t n_slabs, n_fresh; /* slabs [n_fresh, n_slabs) were never handed out and are zero */
     uint32_t *given;           /* stack of slabs that came back */
     uint32_t n_given;
-    uint8_t *taken;            /* [n_slabs] 1 while a caller holds it */
+    uint32_t *holders;         /* [n_slabs] callers that hold it */
     uint64_t used_bytes;
 };
 
@@ -29,10 +29,10 @@ enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struc
     a->n_slabs = (uint32_t)n;
     a->base = MAP_FAILED;
     a->given = malloc((n + 1) * sizeof *a->given);
-    a->taken = calloc(n + 1, 1);
-    if (a->given && a->taken && n)
+    a->holders = calloc(n + 1, sizeof *a->holders);
+    if (a->given && a->holders && n)
         a->base = mmap(NULL, n * slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!a->given || !a->taken || (n && a->base == MAP_FAILED)) {
+    if (!a->given || !a->holders || (n && a->base == MAP_FAILED)) {
         kv_arena_destroy(a);
         return KV_OUT_OF_MEMORY;
     }
@@ -47,7 +47,7 @@ void kv_arena_destroy(struct kv_arena *a)
     if (!a) return;
     if (a->base != MAP_FAILED) munmap(a->base, (size_t)a->n_slabs * a->slab_bytes);
     free(a->given);
-    free(a->taken);
+    free(a->holders);
     free(a);
 }
 
@@ -62,7 +62,7 @@ static uint8_t *take(struct kv_arena *a, bool zero)
     } else {
         return NULL;
     }
-    a->taken[i] = 1;
+    a->holders[i] = 1;
     a->used_bytes += a->slab_bytes;
     return a->base + i * a->slab_bytes;
 }
@@ -77,16 +77,31 @@ void *kv_arena_take_raw(struct kv_arena *a)
     return take(a, false);
 }
 
+/* A slab that is not held, or of another arena, would end up with two owners: a bug worth stopping for. */
+static size_t held(const struct kv_arena *a, const uint8_t *slab)
+{
+    size_t offset = (size_t)(slab - a->base), i = offset / a->slab_bytes;
+    if (slab < a->base || i >= a->n_slabs || offset % a->slab_bytes || !a->holders[i]) abort();
+    return i;
+}
+
 void kv_arena_give(struct kv_arena *a, void *slab)
 {
     if (!slab) return;
-    size_t offset = (size_t)((uint8_t *)slab - a->base);
-    size_t i = offset / a->slab_bytes;
-    /* Giving back twice, or to the wrong arena, would hand one slab to two owners: a bug worth stopping for. */
-    if ((uint8_t *)slab < a->base || i >= a->n_slabs || offset % a->slab_bytes || !a->taken[i]) abort();
-    a->taken[i] = 0;
+    size_t i = held(a, slab);
+    if (--a->holders[i]) return;
     a->given[a->n_given++] = (uint32_t)i;
     a->used_bytes -= a->slab_bytes;
+}
+
+void kv_arena_share(struct kv_arena *a, void *slab)
+{
+    a->holders[held(a, slab)]++;
+}
+
+bool kv_arena_shared(const struct kv_arena *a, const void *slab)
+{
+    return a->holders[held(a, slab)] > 1;
 }
 
 uint64_t kv_arena_used_bytes(const struct kv_arena *a)

@@ -61,11 +61,28 @@ static void drop_blocks(struct kv_cache *c, struct kv_arena *a, int32_t from)
     if (c->n_blocks > from) c->n_blocks = from;
 }
 
+/* The open block as the cache's own: a copy in every layer, or nothing changed. */
+static enum kv_status unshare(struct kv_cache *c, struct kv_arena *a)
+{
+    size_t block = (size_t)(c->n_rows / KV_BLOCK_ROWS), blocks = (size_t)c->max_blocks;
+    for (size_t l = 0; l < (size_t)c->n_layers; l++) {
+        uint8_t **slab = &c->slab[l * blocks + block];
+        if (!kv_arena_shared(a, *slab)) continue;
+        uint8_t *own = kv_arena_take_raw(a);
+        if (!own) return KV_CAPACITY; /* layers before this one are copies already: the same rows */
+        memcpy(own, *slab, c->slab_bytes);
+        kv_arena_give(a, *slab);
+        *slab = own;
+    }
+    return KV_OK;
+}
+
 enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t n)
 {
     if (n < 0 || c->n_rows > INT32_MAX - n) return KV_BAD_ARGUMENT;
     int32_t want = blocks_for(c->n_rows + n), had = c->n_blocks;
     if (want > c->max_blocks) return KV_CAPACITY;
+    if (n > 0 && c->n_rows % KV_BLOCK_ROWS && unshare(c, a) != KV_OK) return KV_CAPACITY;
     for (; c->n_blocks < want; c->n_blocks++)
         for (int32_t l = 0; l < c->n_layers; l++) {
             uint8_t *slab = kv_arena_take(a);
@@ -75,6 +92,18 @@ enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t 
             drop_blocks(c, a, had);
             return KV_CAPACITY;
         }
+    return KV_OK;
+}
+
+enum kv_status kv_cache_adopt(struct kv_cache *c, struct kv_arena *a, uint8_t *const *slabs)
+{
+    if (c->n_rows != c->n_blocks * KV_BLOCK_ROWS || c->n_blocks == c->max_blocks) return KV_BAD_ARGUMENT;
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        kv_arena_share(a, slabs[l]);
+        c->slab[(size_t)l * (size_t)c->max_blocks + (size_t)c->n_blocks] = slabs[l];
+    }
+    c->n_blocks++;
+    c->n_rows += KV_BLOCK_ROWS;
     return KV_OK;
 }
 

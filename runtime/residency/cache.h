@@ -40,13 +40,18 @@ enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struc
 void kv_arena_destroy(struct kv_arena *a);
 void *kv_arena_take(struct kv_arena *a);           /* NULL when the cap is reached */
 void *kv_arena_take_raw(struct kv_arena *a);       /* a recycled slab keeps its bytes: for owners that overwrite before anybody reads */
-void kv_arena_give(struct kv_arena *a, void *slab);
+void kv_arena_give(struct kv_arena *a, void *slab);         /* the slab is free when its last holder gave it back */
+void kv_arena_share(struct kv_arena *a, void *slab);        /* one more holder: nobody may write it from then on */
+bool kv_arena_shared(const struct kv_arena *a, const void *slab); /* more holders than one */
 uint64_t kv_arena_used_bytes(const struct kv_arena *a);
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a);
 
-/* Decode thread. Rows [n_rows, n_rows + n) become writable: CAPACITY when the arena is at its cap, nothing changed then. */
+/* Decode thread. Rows [n_rows, n_rows + n) become writable: CAPACITY when the arena is at its cap, nothing changed then. A block that
+ * others read too is copied before a row is added to it. */
 enum kv_status kv_cache_init(struct kv_cache *c, int32_t n_layers, int32_t n_kv_heads, int32_t d_head, enum kv_type row_type, int32_t max_rows);
 enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t n);
+/* Takes a share of the slabs [n_layers] of the next block, all rows of it. The cache holds whole blocks only, and fewer than max_blocks. */
+enum kv_status kv_cache_adopt(struct kv_cache *c, struct kv_arena *a, uint8_t *const *slabs);
 void kv_cache_truncate(struct kv_cache *c, struct kv_arena *a, int32_t n_rows); /* gives back blocks beyond */
 void kv_cache_free(struct kv_cache *c, struct kv_arena *a);
 

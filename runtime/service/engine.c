@@ -10,11 +10,12 @@
 
 #define DEFAULT_HOST_BYTES (UINT64_C(1) << 30)
 #define DEFAULT_OMITTED_MASS 0.1
+#define MAX_KEPT_BLOCKS (1 << 20) /* of prefixes */
 
 void kv_engine_config_default(struct kv_engine_config *c)
 {
     *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .host_bytes = DEFAULT_HOST_BYTES,
-                                   .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256,
+                                   .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256, .prefix_reuse = true,
                                    .shadow_fraction = 0.02, .shadow_queue = 64};
 }
 
@@ -22,7 +23,7 @@ void kv_engine_config_default(struct kv_engine_config *c)
 
 static bool idle(const struct kv_engine *e)
 {
-    return e->n_live == 0 && e->queue_n == 0 && !atomic_load(&e->stopping);
+    return e->n_live == 0 && e->queue_n == 0 && !e->turn_event && !atomic_load(&e->stopping);
 }
 
 static void sleep_until_work(struct kv_engine *e)
@@ -31,13 +32,13 @@ static void sleep_until_work(struct kv_engine *e)
     e->live_seen = e->n_live;
     if (e->n_live == 0 && e->queue_n == 0) pthread_cond_broadcast(&e->wake);
     while (idle(e) && e->pending_n == 0) pthread_cond_wait(&e->wake, &e->lock);
-    if (e->n_live == 0 && !atomic_load(&e->stopping)) { /* receipts wait for their sink: try again shortly */
+    if (!e->turn_event && !atomic_load(&e->stopping)) { /* receipts wait for their sink, or every sequence for the disk: look again shortly */
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 1000000;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        if (e->pending_n) pthread_cond_timedwait(&e->wake, &e->lock, &until);
+        if (e->pending_n || e->n_live) pthread_cond_timedwait(&e->wake, &e->lock, &until);
     }
     pthread_mutex_unlock(&e->lock);
 }
@@ -90,6 +91,12 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     if (s != KV_OK) return s;
     s = kv_transformer_create(w, e->workers, e->placements, c->prefill_chunk + c->max_sequences, c->max_sequences, e->context_length, &e->transformer);
     if (s != KV_OK) return kv_fail(err, s, "prefill_chunk", "the buffers of a step could not be had");
+    kv_prefix_base(e->model, &e->prefix_base);
+    uint64_t kept = c->prefix_reuse ? c->host_bytes / kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head) / (uint64_t)w->n_layers : 0;
+    s = kv_prefix_create(w->n_layers, kept > MAX_KEPT_BLOCKS ? MAX_KEPT_BLOCKS : (int32_t)kept, &e->prefix);
+    if (s != KV_OK) return kv_fail(err, s, "prefix_reuse", "no memory for the index of prefixes");
+    s = kv_engine_turns_create(e, err);
+    if (s != KV_OK) return s;
     size_t n = (size_t)kv_workers_count(e->workers), live = (size_t)c->max_sequences;
     size_t group = (size_t)(w->n_q_heads / w->n_kv_heads);
     e->shadow_doubles = kv_shadow_scratch_doubles(e->context_length, w->d_head);
@@ -100,13 +107,15 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     e->committed = calloc(live, sizeof *e->committed);
     e->jobs = calloc((size_t)c->shadow_queue, sizeof *e->jobs);
     e->ring = calloc(KV_SAMPLE_RING, sizeof *e->ring);
-    e->pending = calloc(KV_RECEIPT_RING, sizeof *e->pending);
+    e->pending_cap = 2 * (KV_RECEIPTS_A_SEQUENCE * c->max_sequences + KV_RECEIPTS_OF_QUEUE);
+    e->pending = calloc((size_t)e->pending_cap, sizeof *e->pending);
+    e->share = calloc(live, sizeof *e->share);
     e->timings_out = calloc((size_t)w->n_layers, sizeof *e->timings_out);
     e->samplers = calloc(n, sizeof *e->samplers);
     e->shadow_scratch = calloc(n, sizeof *e->shadow_scratch);
     e->shadow_output = calloc(n, sizeof *e->shadow_output);
     e->backlog = kv_backlog_create();
-    bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->timings_out &&
+    bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->share && e->timings_out &&
               e->samplers && e->shadow_scratch && e->shadow_output && e->backlog;
     for (size_t i = 0; ok && i < n; i++) {
         e->shadow_scratch[i] = calloc(e->shadow_doubles, sizeof(double));
@@ -185,8 +194,10 @@ void kv_engine_destroy(struct kv_engine *e)
         pthread_mutex_unlock(&e->lock);
         pthread_join(e->thread, NULL);
     }
+    kv_engine_turns_destroy(e);
     kv_transformer_destroy(e->transformer);
     kv_placement_ctx_destroy(e->placements);
+    kv_prefix_destroy(e->prefix, e->arena);
     kv_arena_destroy(e->arena);
     int32_t n = e->workers ? kv_workers_count(e->workers) : 0;
     for (int32_t i = 0; i < n; i++) {
@@ -196,7 +207,7 @@ void kv_engine_destroy(struct kv_engine *e)
     }
     kv_workers_destroy(e->workers);
     kv_backlog_unref(e->backlog);
-    void *all[] = {e->queue, e->live, e->items, e->finish, e->committed, e->jobs, e->ring, e->pending, e->timings_out, e->samplers,
+    void *all[] = {e->queue, e->live, e->items, e->finish, e->committed, e->jobs, e->ring, e->pending, e->share, e->timings_out, e->samplers,
                    e->shadow_scratch, e->shadow_output};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     pthread_cond_destroy(&e->wake);

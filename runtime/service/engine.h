@@ -7,12 +7,16 @@
 #define KV_ENGINE_H
 
 #include "runtime/model/transformer.h"
+#include "runtime/service/prefix.h"
 #include "runtime/service/publication.h"
 #include "runtime/service/sequence.h"
+#include "runtime/service/turns.h"
 
 #include <pthread.h>
 
-enum { KV_SAMPLE_RING = 8192, KV_RECEIPT_RING = 256 };
+enum { KV_SAMPLE_RING = 8192,
+       /* Receipts that an iteration may make of one sequence, and of requests that end in the queue: half the waiting room is for them. */
+       KV_RECEIPTS_A_SEQUENCE = 32, KV_RECEIPTS_OF_QUEUE = 256 };
 
 struct kv_assignment { /* what the control thread installed; epoch as in the release word */
     uint64_t epoch;
@@ -47,6 +51,9 @@ struct kv_engine {
     const struct kv_placement *resident;
     struct kv_arena *arena;
     struct kv_transformer *transformer;
+    struct kv_prefix_index *prefix;
+    struct kv_chunk_identity prefix_base; /* but for the tenant */
+    struct kv_turns *turns;          /* NULL without a disk tier */
     struct kv_backlog *backlog;
     pthread_t thread;
     bool started;
@@ -65,6 +72,7 @@ struct kv_engine {
     struct kv_assignment assignment;
     struct kv_gate gate_next;
     bool gate_changed;
+    bool turn_event;                 /* a look, read or save ended */
     struct kv_engine_stats stats_out;
     struct kv_layer_timing *timings_out; /* [n_layers] */
     int32_t n_timings;
@@ -78,6 +86,7 @@ struct kv_engine {
     uint64_t reserved_bytes;
     struct kv_step_item *items;      /* [max_sequences] */
     int32_t n_items;
+    int32_t *share;                  /* [max_sequences] rows of an iteration's prefill, by place in `live` */
     enum kv_finish *finish;          /* [max_sequences] of the step, by item */
     bool *committed;                 /* [max_sequences] */
     struct kv_step_hooks hooks;
@@ -99,8 +108,8 @@ struct kv_engine {
     /* Facts out. */
     struct kv_sample *ring;          /* [KV_SAMPLE_RING], one writer and one reader */
     _Atomic uint64_t ring_head, ring_tail;
-    struct kv_receipt *pending;      /* [KV_RECEIPT_RING] that the sink refused so far */
-    int32_t pending_n, pending_head;
+    struct kv_receipt *pending;      /* [pending_cap] that the sink refused so far */
+    int32_t pending_n, pending_head, pending_cap;
 };
 
 int64_t kv_engine_now_us(void); /* CLOCK_MONOTONIC */
@@ -111,6 +120,20 @@ int32_t kv_scheduler_choose(struct kv_engine *e);    /* fills items; 0: nothing 
 void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish, enum kv_status status);
 void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s);
 void kv_scheduler_sweep(struct kv_engine *e);        /* removes finished sequences from `live` */
+
+/* engine_prefix.c: rows that were computed before */
+void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s); /* a prefilling sequence, between steps */
+int32_t kv_engine_prefix_limit(const struct kv_sequence *s); /* rows that need not be computed, were they all there */
+void kv_engine_offer_prefix(struct kv_engine *e, struct kv_sequence *s); /* after a commit */
+enum kv_status kv_engine_reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n); /* gives up kept blocks for the room */
+
+/* engine_turns.c: rows that outlive their turn */
+enum kv_status kv_engine_turns_create(struct kv_engine *e, struct kv_error *err);
+void kv_engine_turns_destroy(struct kv_engine *e);  /* after the decode thread ended */
+bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s); /* a prefilling sequence whose rows are being looked for or read */
+void kv_engine_turn_runs(struct kv_engine *e, struct kv_sequence *s);  /* after a commit */
+void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish); /* takes the cache's exact blocks along */
+void kv_engine_turns_collect(struct kv_engine *e);
 
 /* engine_step.c */
 void kv_engine_step(struct kv_engine *e);
@@ -127,6 +150,7 @@ void kv_report_sample(struct kv_engine *e, const struct kv_sample *s);
 void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_receipt_kind kind, enum kv_status reason, struct kv_receipt r);
 void kv_report_failure(struct kv_engine *e, struct kv_sequence *s, enum kv_status status, const char *detail);
 bool kv_report_flush(struct kv_engine *e);           /* retries refused receipts; false: some are left */
+bool kv_report_full(const struct kv_engine *e);      /* nothing may run that would make more receipts */
 void kv_report_stats(struct kv_engine *e);           /* publishes stats and timings */
 void kv_report_publication(struct kv_engine *e, struct kv_sequence *s); /* receipt of the tokens published since the last one */
 

@@ -45,11 +45,16 @@ bool kv_report_flush(struct kv_engine *e)
 {
     const struct kv_receipt_sink *sink = &e->config.sink;
     while (e->pending_n && sink->emit && sink->emit(sink->ctx, &e->pending[e->pending_head])) {
-        e->pending_head = (e->pending_head + 1) % KV_RECEIPT_RING;
+        e->pending_head = (e->pending_head + 1) % e->pending_cap;
         e->pending_n--;
     }
     atomic_store(&e->hold, e->pending_n > 0);
     return e->pending_n == 0;
+}
+
+bool kv_report_full(const struct kv_engine *e)
+{
+    return e->pending_n > e->pending_cap / 2;
 }
 
 void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_receipt_kind kind, enum kv_status reason, struct kv_receipt r)
@@ -67,13 +72,15 @@ void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_recei
         memcpy(r.tenant, s->tenant, sizeof r.tenant);
         memcpy(r.session, s->session, sizeof r.session);
     }
-    /* In order: nothing passes a receipt that waits. When even the waiting room is full the loss is counted as a failure. */
+    /* In order: nothing passes a receipt that waits. The engine runs nothing while kv_report_full, so that the room suffices; only one that is
+     * being destroyed with a dead sink gets past it. */
     if (kv_report_flush(e) && e->config.sink.emit(e->config.sink.ctx, &r)) return;
-    if (e->pending_n == KV_RECEIPT_RING) {
+    e->stats.receipts_held++;
+    if (e->pending_n == e->pending_cap) {
         e->stats.samples_dropped++;
         return;
     }
-    e->pending[(e->pending_head + e->pending_n++) % KV_RECEIPT_RING] = r;
+    e->pending[(e->pending_head + e->pending_n++) % e->pending_cap] = r;
     atomic_store(&e->hold, true);
 }
 
@@ -111,7 +118,8 @@ void kv_report_stats(struct kv_engine *e)
     s->n_tiers = 2;
     kv_placement_tier_stats(e->placements, &s->tier[0]);
     s->tier[1] = (struct kv_tier_stats){.name = "host", .capacity_bytes = kv_arena_capacity_bytes(e->arena),
-                                        .used_bytes = kv_arena_used_bytes(e->arena), .persistent_bytes = kv_arena_used_bytes(e->arena)};
+                                        .used_bytes = kv_arena_used_bytes(e->arena), .persistent_bytes = kv_arena_used_bytes(e->arena), .hits = e->stats.reused_tokens / KV_BLOCK_ROWS};
+    if (e->turns) kv_turns_stats(e->turns, &s->tier[s->n_tiers++], &s->turns);
     pthread_mutex_lock(&e->lock);
     s->queued = e->queue_n;
     e->live_seen = e->n_live;

@@ -141,6 +141,7 @@ static void settle(struct kv_engine *e, struct kv_step_item *it, enum kv_finish 
     struct kv_sequence *s = it->owner;
     uint32_t verdict = atomic_load(&s->verdict);
     report_gate(e, it);
+    if (committed) kv_engine_offer_prefix(e, s), kv_engine_turn_runs(e, s);
     if (it->placement_status != KV_OK) kv_report_failure(e, s, it->placement_status, "a placement failed; rows were read where they are authoritative");
     if (verdict & KV_STEP_REJECT) {
         kv_report_failure(e, s, KV_NO_LEGAL_PATH, "the gate left no legal path");

@@ -2,6 +2,7 @@
  * every decoding sequence, and prefill or recompute chunks within the iteration's time. */
 #include "runtime/service/engine.h"
 
+#include <string.h>
 
 /* ---------------------------------------------------------------- endings */
 
@@ -18,6 +19,7 @@ void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
     int32_t published = s->n_tokens - s->n_prompt;
     double ttft_us = s->first_us ? (double)(s->first_us - s->submitted_us) : 0;
     if (s->placement && s->placement->cancel) s->placement->cancel(e->placements, &s->cache);
+    kv_engine_turn_ends(e, s, finish);
     kv_cache_truncate(&s->cache, e->arena, 0);
     e->reserved_bytes -= s->reserved_bytes;
     stop_counting(e, s);
@@ -32,7 +34,7 @@ void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
                                             .tpot_us = published > 1 ? (double)(now_us - s->first_us) / (published - 1) : 0});
     struct kv_request_stats st = {.finish = finish, .status = status, .id = s->id, .candidate = s->candidate,
                                   .published = s->approximate ? KV_APPROXIMATE : KV_EXACT, .n_prompt = s->n_prompt,
-                                  .n_published = published, .n_recomputed = s->n_recomputed,
+                                  .n_published = published, .n_recomputed = s->n_recomputed, .n_reused = s->n_reused,
                                   .queued_us = (s->admitted_us ? s->admitted_us : now_us) - s->submitted_us,
                                   .ttft_us = (int64_t)ttft_us, .total_us = now_us - s->submitted_us};
     int32_t n = kv_text_take(&s->text, true, s->stream->tail, (int32_t)sizeof s->stream->tail - 1);
@@ -143,7 +145,7 @@ static void pop(struct kv_engine *e)
 /* Takes out queued requests that were cancelled or ran out of time, wherever they stand. */
 static void sweep_queue(struct kv_engine *e, int64_t now_us)
 {
-    for (;;) {
+    while (!kv_report_full(e)) {
         struct kv_sequence *gone = NULL;
         enum kv_status why = KV_OK;
         pthread_mutex_lock(&e->lock);
@@ -167,6 +169,9 @@ void kv_scheduler_begin(struct kv_engine *e)
     if (e->gate_changed) e->gate = e->gate_next;
     e->gate_changed = false;
     pthread_mutex_unlock(&e->lock);
+    kv_engine_turns_collect(e);
+    bool flushed = kv_report_flush(e);
+    if (kv_report_full(e) && !atomic_load(&e->stopping)) return;
     int64_t now_us = kv_engine_now_us();
     for (int32_t i = 0; i < e->n_live; i++) {
         struct kv_sequence *s = e->live[i];
@@ -180,7 +185,7 @@ void kv_scheduler_begin(struct kv_engine *e)
     }
     kv_scheduler_sweep(e);
     sweep_queue(e, now_us);
-    if (!kv_report_flush(e)) return;
+    if (!flushed) return;
     for (struct kv_sequence *s; e->n_live < e->config.max_sequences && (s = peek(e));) {
         /* Room for the whole answer is set aside, so that a running sequence never fails for want of it. */
         if (e->reserved_bytes + bytes_of(e, s) > kv_arena_capacity_bytes(e->arena)) break;
@@ -191,11 +196,13 @@ void kv_scheduler_begin(struct kv_engine *e)
 
 /* ---------------------------------------------------------------- choice */
 
+enum { MIN_SHARE = 16, NO_SHARE_YET = -1 };
+
 static void add_item(struct kv_engine *e, struct kv_sequence *s, int32_t n)
 {
     struct kv_step_item *it = &e->items[e->n_items];
     int32_t position = s->cache.n_rows, end = position + n;
-    if (kv_cache_reserve(&s->cache, e->arena, n) != KV_OK) { /* excluded by the reservation at admission */
+    if (kv_engine_reserve(e, s, n) != KV_OK) { /* excluded by the reservation at admission */
         e->stats.allocation_failures++;
         return;
     }
@@ -215,26 +222,75 @@ static void add_item(struct kv_engine *e, struct kv_sequence *s, int32_t n)
     e->n_items++;
 }
 
+static int32_t missing(const struct kv_sequence *s)
+{
+    return s->n_tokens - s->cache.n_rows;
+}
+
+/* Rows of prefill in this iteration. Until the first measurement a small chunk: it is the measurement. */
+static int32_t prefill_rows(const struct kv_engine *e, int32_t decoding)
+{
+    double budget = e->us_per_row > 0 ? e->config.iteration_us / e->us_per_row - decoding : 64;
+    int32_t rows = budget < 16 ? 16 : budget > e->config.prefill_chunk ? e->config.prefill_chunk : (int32_t)budget;
+    return rows < e->config.prefill_chunk ? rows : e->config.prefill_chunk;
+}
+
+/* Whether a sequence before this one is about to compute the very block that comes next here: waiting for it is sooner. */
+static bool comes_anyway(const struct kv_engine *e, int32_t i)
+{
+    const struct kv_sequence *s = e->live[i];
+    if (s->next_block != s->prefix_blocks || s->cache.n_rows != s->prefix_blocks * KV_BLOCK_ROWS || s->observe_prompt || !e->config.prefix_reuse) return false;
+    for (int32_t j = 0; j < i; j++) {
+        const struct kv_sequence *o = e->live[j];
+        if (e->share[j] == NO_SHARE_YET && o->next_block == o->prefix_blocks && !memcmp(&o->next_key, &s->next_key, sizeof s->next_key)) return true;
+    }
+    return false;
+}
+
+static int32_t give_rows(struct kv_engine *e, int32_t i, int32_t most)
+{
+    int32_t has = e->share[i] > 0 ? e->share[i] : 0, wants = missing(e->live[i]) - has, n = wants < most ? wants : most;
+    if (n > 0) e->share[i] = has + n;
+    return n;
+}
+
+/* Every sequence that prefills gets an equal share, so that a long prompt holds no short one up. What is left over goes to the one whose
+ * deadline is nearest, then by arrival. */
+static void share_prefill(struct kv_engine *e, int32_t rows)
+{
+    int32_t n = 0, urgent = -1;
+    for (int32_t i = 0; i < e->n_live; i++) {
+        struct kv_sequence *s = e->live[i];
+        e->share[i] = 0;
+        if (missing(s) == 1) continue;
+        if (!s->turn) kv_engine_adopt_prefix(e, s);
+        if (kv_engine_turn_waits(e, s)) continue;
+        if (comes_anyway(e, i)) continue;
+        e->share[i] = NO_SHARE_YET;
+        n++;
+        if (s->deadline_us && (urgent < 0 || s->deadline_us < e->live[urgent]->deadline_us)) urgent = i;
+    }
+    if (n == 0) return;
+    int32_t left = rows, each = rows / n < MIN_SHARE ? MIN_SHARE : rows / n;
+    for (int32_t i = 0; i < e->n_live && left > 0; i++)
+        if (e->share[i]) left -= give_rows(e, i, each < left ? each : left);
+    if (urgent >= 0) left -= give_rows(e, urgent, left);
+    for (int32_t i = 0; i < e->n_live && left > 0; i++)
+        if (e->share[i]) left -= give_rows(e, i, left);
+}
+
 int32_t kv_scheduler_choose(struct kv_engine *e)
 {
     e->n_items = 0;
+    if (kv_report_full(e) && !atomic_load(&e->stopping)) return 0;
     int32_t decoding = 0;
     for (int32_t i = 0; i < e->n_live; i++)
-        if (e->live[i]->n_tokens - e->live[i]->cache.n_rows == 1) {
+        if (missing(e->live[i]) == 1) {
             add_item(e, e->live[i], 1);
             decoding++;
         }
-    /* Until the first measurement a small chunk: it is the measurement. */
-    double budget = e->us_per_row > 0 ? e->config.iteration_us / e->us_per_row - decoding : 64;
-    int32_t left = budget < 16 ? 16 : budget > e->config.prefill_chunk ? e->config.prefill_chunk : (int32_t)budget;
-    if (left > e->config.prefill_chunk) left = e->config.prefill_chunk;
-    for (int32_t i = 0; i < e->n_live && left > 0; i++) {
-        struct kv_sequence *s = e->live[i];
-        int32_t missing = s->n_tokens - s->cache.n_rows;
-        if (missing == 1) continue;
-        int32_t n = missing < left ? missing : left;
-        add_item(e, s, n);
-        left -= n;
-    }
+    share_prefill(e, prefill_rows(e, decoding));
+    for (int32_t i = 0; i < e->n_live; i++)
+        if (e->share[i] > 0) add_item(e, e->live[i], e->share[i]);
     return e->n_items;
 }

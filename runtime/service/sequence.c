@@ -36,6 +36,7 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     s->observe_ctx = r->observe_ctx;
     s->observe_prompt = r->observe_prompt && r->observe;
     s->frontier = KV_UNTAINTED;
+    s->next_block = -1;
     copy_name(s->tenant, sizeof s->tenant, r->tenant);
     copy_name(s->klass, sizeof s->klass, r->class);
     copy_name(s->session, sizeof s->session, r->session);

@@ -11,6 +11,7 @@
 #define KV_SEQUENCE_H
 
 #include "runtime/execution/placement.h"
+#include "runtime/identity/identity.h"
 #include "runtime/model/sampler.h"
 #include "runtime/selection/selector.h"
 #include "runtime/service/stream.h"
@@ -62,6 +63,13 @@ struct kv_sequence {
     int32_t *tokens, n_tokens;         /* [n_prompt + max_tokens] */
     struct kv_cache cache;
     int32_t frontier;
+    struct kv_prefix_digest prefix;    /* of the tokens of the first prefix_blocks blocks, whose rows are exact */
+    struct kv_chunk_digest prefix_key; /* of the last of them */
+    struct kv_prefix_digest next_prefix; /* the same with block next_block, the one after them, once its tokens are known */
+    struct kv_chunk_digest next_key;
+    int32_t prefix_blocks, next_block, n_reused; /* next_block: -1 before next_key was made */
+    struct kv_turn *turn;              /* rows of the history that are being looked for or read */
+    bool turn_over, turn_runs;         /* there is nothing to look for any more; the session is said to run */
     bool recomputing, counted;         /* counted: in the engine's number of live candidate sequences */
     int32_t recompute_to, n_recomputed;
     int64_t recompute_began_us;

@@ -1,0 +1,64 @@
+/* engine_prefix.c — a sequence takes the rows of its prefix from the index, and gives it the blocks it sealed. */
+#include "runtime/service/engine.h"
+
+#include <string.h>
+
+/* Key of the block after the prefix, once all its tokens are there. */
+static bool next_key(struct kv_engine *e, struct kv_sequence *s)
+{
+    int32_t b = s->prefix_blocks, end = (b + 1) * KV_BLOCK_ROWS;
+    if (s->next_block == b) return true;
+    if (end > s->n_tokens) return false;
+    struct kv_chunk_identity id = e->prefix_base;
+    memcpy(id.tenant, s->tenant, sizeof id.tenant);
+    s->next_prefix = kv_prefix_extend(b ? &s->prefix : NULL, s->tokens + (size_t)b * KV_BLOCK_ROWS, KV_BLOCK_ROWS);
+    s->next_key = kv_prefix_key(&id, &s->next_prefix, b);
+    s->next_block = b;
+    return true;
+}
+
+static void advance(struct kv_sequence *s)
+{
+    s->prefix = s->next_prefix;
+    s->prefix_key = s->next_key;
+    s->prefix_blocks++;
+}
+
+int32_t kv_engine_prefix_limit(const struct kv_sequence *s)
+{
+    /* The last token's row yields the logits, and the last queries of the prompt are what some indexes are built from. */
+    int32_t kept = s->selection && s->selection->prefill_q ? s->selection->n_prefill_q : 0;
+    return kept && s->n_prompt - kept < s->n_tokens - 1 ? s->n_prompt - kept : s->n_tokens - 1;
+}
+
+void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s)
+{
+    int32_t limit = kv_engine_prefix_limit(s), before = s->prefix_blocks;
+    if (!e->config.prefix_reuse || s->observe_prompt || s->recomputing) return;
+    (void)next_key(e, s); /* also inside a block: others wait for it by this key */
+    while (s->cache.n_rows == s->prefix_blocks * KV_BLOCK_ROWS && next_key(e, s) && s->cache.n_rows + KV_BLOCK_ROWS <= limit) {
+        uint8_t *const *slabs = kv_prefix_find(e->prefix, &s->next_key);
+        if (!slabs || kv_cache_adopt(&s->cache, e->arena, slabs) != KV_OK) break;
+        advance(s);
+        s->n_reused += KV_BLOCK_ROWS;
+        e->stats.reused_tokens += KV_BLOCK_ROWS;
+    }
+    if (s->prefix_blocks > before) kv_prefix_touch(e->prefix, &s->prefix_key);
+}
+
+void kv_engine_offer_prefix(struct kv_engine *e, struct kv_sequence *s)
+{
+    if (!e->config.prefix_reuse) return;
+    size_t blocks = (size_t)s->cache.max_blocks;
+    for (int32_t end; (end = (s->prefix_blocks + 1) * KV_BLOCK_ROWS) <= s->cache.n_rows && end <= s->frontier && next_key(e, s);) {
+        kv_prefix_put(e->prefix, e->arena, &s->next_key, s->prefix_blocks ? &s->prefix_key : NULL, s->cache.slab + s->prefix_blocks, blocks);
+        advance(s);
+    }
+}
+
+enum kv_status kv_engine_reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n)
+{
+    enum kv_status status;
+    while ((status = kv_cache_reserve(&s->cache, e->arena, n)) == KV_CAPACITY && kv_prefix_evict(e->prefix, e->arena)) continue;
+    return status;
+}
