@@ -12,7 +12,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "integration"))
-from support import smollm2
+from support import mooncake_trace, smollm2
 
 
 class Tally:
@@ -98,6 +98,7 @@ def main():
         env.setdefault("LSAN_OPTIONS", "print_suppressions=0")
         env.setdefault("KVASIR_TEST_START_S", "120")
     print(f"SmolLM2: {smollm2() or 'not at hand, its two tests are left out; models/README.md says how to get it'}", flush=True)
+    print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
     unit(tally, build, env)
     if not a.sanitized:
         fuzz(tally, build, env)
