@@ -1,4 +1,4 @@
-/* cmd_lists.c — commands that show what the server holds: status, receipts, failures, sessions, tiers, pipelines. */
+/* cmd_lists.c — commands that show what the server holds: status, receipts, failures, tiers, pipelines. */
 #include "console/client.h"
 #include "console/receipts_offline.h"
 #include "console/tables.h"
@@ -85,14 +85,42 @@ int kv_cmd_status(int argc, char **argv, const struct kv_cli *cli)
     return KV_EXIT_DONE;
 }
 
+/* Every receipt the filters leave, oldest first, one JSON object a line. */
+static int export_rows(const struct kv_cli *cli, const char *query)
+{
+    json_int_t after = 0;
+    for (;;) {
+        char path[1024];
+        json_t *v = NULL, *row;
+        size_t i;
+        snprintf(path, sizeof path, "/api/v1/receipts%s%sorder=oldest&limit=1000&after=%" JSON_INTEGER_FORMAT, query, *query ? "&" : "?", after);
+        int status = kv_client_do(cli, "GET", path, NULL, NULL, &v);
+        if (status) return status;
+        json_t *rows = json_object_get(v, "receipts");
+        json_array_foreach(rows, i, row) {
+            json_dumpf(row, stdout, JSON_COMPACT);
+            putchar('\n');
+            after = json_integer_value(json_object_get(row, "id"));
+        }
+        bool more = json_is_integer(json_object_get(v, "next")) && json_array_size(rows) > 0;
+        json_decref(v);
+        if (ferror(stdout)) return fprintf(stderr, "kvasir: the export cannot be written\n"), KV_EXIT_REFUSED;
+        if (!more) return KV_EXIT_DONE;
+    }
+}
+
 int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
 {
-    static const char *const filters[] = {"kind", "request", "rollout", "reason", "session", "tenant", "after", "before", "limit", NULL};
+    static const char *const filters[] = {"kind", "request", "rollout", "reason", "session", "tenant", "after", "before", "limit", "policy", "chunk", "since", "until", NULL};
     const char *what = argc > 1 ? argv[1] : "tail";
     char query[768];
     if (!strcmp(what, "tail") || !strcmp(what, "find")) {
         int status = query_of(argc, argv, 2, filters, query, sizeof query);
         return status ? status : show_list(cli, "receipts", query);
+    }
+    if (!strcmp(what, "export")) {
+        int status = query_of(argc, argv, 2, filters, query, sizeof query);
+        return status ? status : export_rows(cli, query);
     }
     if (!strcmp(what, "verify") && argc == 4 && !strcmp(argv[2], "--state")) return kv_receipts_verify_directory(argv[3], cli);
     if (!strcmp(what, "verify") && argc == 2) {
@@ -107,7 +135,7 @@ int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
         snprintf(query, sizeof query, "/api/v1/receipts/%.64s", argv[2]);
         return show_one(cli, query);
     }
-    fprintf(stderr, "usage: kvasir receipts [tail|find] [--kind K --rollout R …] | show ID | verify [--state DIR]\n");
+    fprintf(stderr, "usage: kvasir receipts [tail|find|export] [--kind K --rollout R --request Q --session S --tenant T --reason C --policy HEX --chunk HEX --since TIME --until TIME …] | show ID | verify [--state DIR]\n");
     return KV_EXIT_USAGE;
 }
 
@@ -123,12 +151,6 @@ static int plain_list(int argc, const char *name, const struct kv_cli *cli)
 {
     if (argc > 1) return fprintf(stderr, "usage: kvasir %s\n", name), KV_EXIT_USAGE;
     return show_list(cli, name, "");
-}
-
-int kv_cmd_sessions(int argc, char **argv, const struct kv_cli *cli)
-{
-    (void)argv;
-    return plain_list(argc, "sessions", cli);
 }
 
 int kv_cmd_tiers(int argc, char **argv, const struct kv_cli *cli)

@@ -8,6 +8,8 @@
 #include "kernels/kernels.h"
 #include "runtime/status.h"
 
+#include <stdatomic.h>
+
 struct kv_cache {
     int32_t n_layers, n_kv_heads, d_head;
     enum kv_type row_type;
@@ -18,7 +20,10 @@ struct kv_cache {
     size_t slab_bytes;      /* n_kv_heads × 2 × 64 × d_head × row bytes, rounded up to 4 KiB */
     uint8_t **slab;         /* [n_layers][max_blocks] authoritative */
     const uint8_t **read;   /* [max_blocks] for the acquired layer */
+    _Atomic uint32_t *arrived; /* layers [0, *arrived) of blocks that another thread fills are in place; NULL: all are */
+    double arrival_wait_us;    /* spent waiting for them */
 };
+#define KV_ARRIVAL_FAILED UINT32_MAX /* of *arrived: some block will not come; whatever was computed from it is void */
 
 size_t kv_row_bytes(enum kv_type row_type, int32_t d_head);
 size_t kv_slab_bytes(enum kv_type row_type, int32_t n_kv_heads, int32_t d_head);
