@@ -29,6 +29,7 @@ def smollm2():
             return path
     return None
 
+
 def mooncake_trace():
     """A real request trace, which does not ship; None where it is not at hand, and run.py says so."""
     path = os.path.join(ROOT, "..", "shared", "traces", "mooncake-conversation.jsonl")
