@@ -213,16 +213,34 @@ static enum kv_status take_ids(struct kv_openai *o, json_t *list, struct kv_erro
     return KV_OK;
 }
 
-static enum kv_status take_text(struct kv_openai *o, const char *text, size_t len, bool special, struct kv_error *err)
+static bool make_room(struct kv_openai *o, size_t cap, struct kv_error *err)
+{
+    o->ids = calloc(cap + 1, sizeof *o->ids);
+    if (!o->ids) kv_fail(err, KV_OUT_OF_MEMORY, "prompt", "no memory for the prompt");
+    return o->ids != NULL;
+}
+
+static size_t has_bos(const struct kv_openai *o)
 {
     const struct kv_model_info *info = kv_model_info(o->app->model);
-    size_t cap = len + 8, n = 0; /* a token covers at least one byte, but for a leading space that is added */
-    if (!(o->ids = calloc(cap + 1, sizeof *o->ids))) return kv_fail(err, KV_OUT_OF_MEMORY, "prompt", "no memory for the prompt");
-    size_t bos = info->add_bos && info->bos >= 0;
-    o->ids[0] = info->bos;
-    enum kv_status st = kv_tokenize(o->app->model, text, len, special, o->ids + bos, cap, &n, err);
-    if (!st && bos && n && o->ids[1] == info->bos) memmove(o->ids, o->ids + 1, n * sizeof *o->ids), bos = 0; /* the template wrote it */
+    return info->add_bos && info->bos >= 0;
+}
+
+/* ids hold n tokens after room for BOS, which is filled unless the template wrote one. */
+static void settle_bos(struct kv_openai *o, size_t bos, size_t n)
+{
+    int32_t id = kv_model_info(o->app->model)->bos;
+    if (bos && n && o->ids[1] == id) memmove(o->ids, o->ids + 1, n * sizeof *o->ids), bos = 0;
+    if (bos) o->ids[0] = id;
     o->q.n_prompt = n ? (int32_t)(n + bos) : 0;
+}
+
+static enum kv_status take_text(struct kv_openai *o, const char *text, size_t len, struct kv_error *err)
+{
+    size_t cap = len + 8, bos = has_bos(o), n = 0; /* a token covers at least one byte, but for a leading space that is added */
+    if (!make_room(o, cap, err)) return KV_OUT_OF_MEMORY;
+    enum kv_status st = kv_tokenize(o->app->model, text, len, false, o->ids + bos, cap, &n, err);
+    if (st == KV_OK) settle_bos(o, bos, n);
     return st;
 }
 
@@ -231,7 +249,7 @@ static enum kv_status parse_prompt(struct kv_openai *o, struct kv_error *err)
     json_t *v = get(o->http->json, "prompt");
     if (!v) return wrong("prompt", "given", err);
     if (json_is_array(v) && json_array_size(v) == 1 && !json_is_integer(json_array_get(v, 0))) v = json_array_get(v, 0);
-    if (json_is_string(v)) return take_text(o, json_string_value(v), json_string_length(v), false, err);
+    if (json_is_string(v)) return take_text(o, json_string_value(v), json_string_length(v), err);
     if (!json_is_array(v)) return wrong("prompt", "text or a list of token ids", err);
     if (json_array_size(v) > 1 && !json_is_integer(json_array_get(v, 0))) return kv_fail(err, KV_UNSUPPORTED, "prompt", "several prompts in one request are not supported");
     return take_ids(o, v, err);
@@ -261,15 +279,13 @@ static char *content_text(json_t *content)
 
 static enum kv_status format_chat(struct kv_openai *o, const struct kv_chat_message *m, size_t n, struct kv_error *err)
 {
-    size_t len = 0;
-    enum kv_status st = kv_chat_format(o->app->model, m, n, NULL, 0, &len, err);
-    if (st && st != KV_CAPACITY) return st;
-    char *text = malloc(len + 1);
-    if (!text) return kv_fail(err, KV_OUT_OF_MEMORY, "messages", "no memory for the prompt");
-    st = kv_chat_format(o->app->model, m, n, text, len + 1, &len, err);
-    if (!st) st = take_text(o, text, len, true, err);
-    free(text);
-    return st;
+    size_t cap = 0;
+    enum kv_status st = kv_chat_tokenize(o->app->model, m, n, NULL, 0, &cap, err);
+    if (st != KV_OK && st != KV_CAPACITY) return st;
+    if (!make_room(o, cap, err)) return KV_OUT_OF_MEMORY;
+    size_t bos = has_bos(o), n_ids = 0;
+    st = kv_chat_tokenize(o->app->model, m, n, o->ids + bos, cap, &n_ids, err);
+    return st == KV_OK ? settle_bos(o, bos, n_ids), KV_OK : st;
 }
 
 static enum kv_status parse_messages(struct kv_openai *o, struct kv_error *err)

@@ -100,6 +100,8 @@ struct kv_kernels {
 /* The table for this machine: the best of scalar, avx2, avx512, or what KVASIR_ISA names if this machine can run it (the
  * table's isa tells). Chosen once. */
 const struct kv_kernels *kv_kernels(void);
+/* What KVASIR_ISA names and this machine does not know or cannot run; NULL: nothing is wrong. A program refuses to start on it. */
+const char *kv_kernels_refused(void);
 /* NULL when this machine cannot run it. */
 const struct kv_kernels *kv_kernels_for(const char *isa);
 /* Rounding to nearest, denormals kept. Every thread that calls kernels calls this once first. */

@@ -32,10 +32,17 @@ const struct kv_kernels *kv_kernels(void)
     if (k) return k;
     static const char *const best_first[] = {"avx512", "avx2", "scalar"};
     const char *wanted = getenv("KVASIR_ISA");
-    if (wanted) k = kv_kernels_for(wanted);
+    if (wanted && *wanted) k = kv_kernels_for(wanted);
+    if (wanted && *wanted && !k) return &kv_scalar_kernels; /* said by kv_kernels_refused; whoever goes on gets what runs everywhere */
     for (size_t i = 0; !k && i < sizeof best_first / sizeof *best_first; i++) k = kv_kernels_for(best_first[i]);
     atomic_store(&chosen, k);
     return k;
+}
+
+const char *kv_kernels_refused(void)
+{
+    const char *wanted = getenv("KVASIR_ISA");
+    return wanted && *wanted && !kv_kernels_for(wanted) ? wanted : 0;
 }
 
 void kv_numerics_enter(void)

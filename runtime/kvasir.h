@@ -58,6 +58,10 @@ struct kv_chat_message {
  * the file has no template and no fallback applies. */
 enum kv_status kv_chat_format(const struct kv_model *m, const struct kv_chat_message *msgs, size_t n,
                               char *out, size_t cap, size_t *len, struct kv_error *err);
+/* The same as tokens: control tokens come from the template alone, what a message holds is text whatever it looks like. *n_ids is set to
+ * the count needed even when it exceeds cap (then CAPACITY). */
+enum kv_status kv_chat_tokenize(const struct kv_model *m, const struct kv_chat_message *msgs, size_t n,
+                                int32_t *ids, size_t cap, size_t *n_ids, struct kv_error *err);
 
 /* ---------------------------------------------------------------- pipelines (static data; any thread) */
 
@@ -319,7 +323,7 @@ size_t kv_engine_samples(struct kv_engine *e, struct kv_sample *out, size_t cap)
 struct kv_turn_stats { /* of all sessions since the start */
     uint64_t saves, restores, recomputes, failures; /* recomputes: blocks were there and computing them was expected to be faster */
     uint64_t saved_bytes, restored_bytes, restored_tokens, sessions;
-    double restore_bytes_per_second;
+    double restore_bytes_per_second, restore_wait_us;
     int32_t waiting;                     /* reads and saves that are not over */
 };
 struct kv_tier_stats {
@@ -373,6 +377,7 @@ struct kv_session_info {
     int64_t used_us;                     /* CLOCK_REALTIME of the last change */
     int32_t restored_tokens;             /* by the last restore, and its time */
     double restore_us, recompute_us;     /* recompute: what was expected for the same tokens; 0: not known */
+    double restore_wait_us;              /* of restore_us, what a step waited for; the rest was hidden under computing */
     enum kv_status reason;               /* of the last save or restore that fell short */
 };
 int32_t kv_engine_sessions(const struct kv_engine *e, struct kv_session_info *out, int32_t cap); /* last used first; none without a disk tier */

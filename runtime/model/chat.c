@@ -3,11 +3,14 @@
  * A file without a template is a plain language model: its messages are joined by line ends and continued. */
 #include "runtime/model/model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct text { /* counts beyond its capacity */
     char *out;
     size_t cap, n;
+    struct kv_quoted *quoted; /* [one a message] where messages stand in it; NULL: not wanted */
+    size_t n_quoted;
 };
 
 static void put_bytes(struct text *t, const char *s, size_t len)
@@ -21,13 +24,24 @@ static void put(struct text *t, const char *s)
     put_bytes(t, s, strlen(s));
 }
 
+static void put_message(struct text *t, const char *s, size_t len)
+{
+    if (t->quoted && len) t->quoted[t->n_quoted++] = (struct kv_quoted){t->n, t->n + len};
+    put_bytes(t, s, len);
+}
+
+static void put_content(struct text *t, const char *s)
+{
+    put_message(t, s, strlen(s));
+}
+
 static void put_trimmed(struct text *t, const char *s)
 {
     static const char blank[] = " \t\r\n\v\f";
     s += strspn(s, blank);
     size_t len = strlen(s);
     while (len && memchr(blank, s[len - 1], sizeof blank - 1)) len--;
-    put_bytes(t, s, len);
+    put_message(t, s, len);
 }
 
 static void put_token(struct text *t, const struct kv_tokenizer *k, int32_t id)
@@ -91,7 +105,7 @@ static void render_wrapped(struct text *t, const struct kv_tokenizer *k, const s
         put(t, msgs[i].role);
         put(t, w->after_role);
         if (w->trim) put_trimmed(t, msgs[i].content);
-        else put(t, msgs[i].content);
+        else put_content(t, msgs[i].content);
         if (w->eos_before_end) put_token(t, k, k->eos);
         put(t, w->end);
     }
@@ -118,7 +132,7 @@ static void render_llama2(struct text *t, const struct kv_tokenizer *k, const st
         put(t, "[INST] ");
         if (first && system) {
             put(t, "<<SYS>>\n");
-            put(t, system);
+            put_content(t, system);
             put(t, "\n<</SYS>>\n\n");
         }
         put_trimmed(t, msgs[i].content);
@@ -138,22 +152,22 @@ static void render_mistral(struct text *t, const struct kv_tokenizer *k, const s
         if (is_role(&msgs[i], "user") && (before_last || carrier == n)) carrier = i;
     if (system && own_mark) {
         put(t, holds(c, "[SYSTEM_PROMPT] ") ? "[SYSTEM_PROMPT] " : "[SYSTEM_PROMPT]");
-        put(t, system);
+        put_content(t, system);
         put(t, "[/SYSTEM_PROMPT]");
     }
     for (size_t i = system != NULL; i < n; i++) {
         if (is_role(&msgs[i], "assistant")) {
             if (answer_space) put(t, " ");
-            put(t, msgs[i].content);
+            put_content(t, msgs[i].content);
             put_token(t, k, k->eos);
             continue;
         }
         put(t, holds(c, "[INST] ") ? "[INST] " : "[INST]");
         if (system && !own_mark && i == carrier) {
-            put(t, system);
+            put_content(t, system);
             put(t, "\n\n");
         }
-        put(t, msgs[i].content);
+        put_content(t, msgs[i].content);
         put(t, holds(c, " [/INST]") ? " [/INST]" : "[/INST]");
     }
 }
@@ -164,7 +178,7 @@ static void render_plain(struct text *t, const struct kv_chat_message *msgs, siz
 {
     for (size_t i = 0; i < n; i++) {
         if (i) put(t, "\n");
-        put(t, msgs[i].content);
+        put_content(t, msgs[i].content);
     }
 }
 
@@ -196,12 +210,33 @@ static enum kv_status render(struct text *t, const struct kv_tokenizer *k, const
     return KV_UNSUPPORTED;
 }
 
+static enum kv_status format(struct text *t, const struct kv_model *m, const struct kv_chat_message *msgs, size_t n, struct kv_error *err)
+{
+    enum kv_status s = check_messages(msgs, n, err);
+    return s == KV_OK ? render(t, m->tokenizer, msgs, n, err) : s;
+}
+
 enum kv_status kv_chat_format(const struct kv_model *m, const struct kv_chat_message *msgs, size_t n, char *out, size_t cap, size_t *len, struct kv_error *err)
 {
-    struct text t = {out, cap, 0};
-    enum kv_status s = check_messages(msgs, n, err);
-    if (s == KV_OK) s = render(&t, m->tokenizer, msgs, n, err);
+    struct text t = {.out = out, .cap = cap};
+    enum kv_status s = format(&t, m, msgs, n, err);
     if (s != KV_OK) return s;
     *len = t.n;
     return t.n <= cap ? KV_OK : kv_fail(err, KV_CAPACITY, "messages", "the prompt has %zu bytes; there is room for %zu", t.n, cap);
+}
+
+enum kv_status kv_chat_tokenize(const struct kv_model *m, const struct kv_chat_message *msgs, size_t n, int32_t *ids, size_t cap, size_t *n_ids, struct kv_error *err)
+{
+    struct text t = {0};
+    enum kv_status s = format(&t, m, msgs, n, err);
+    if (s != KV_OK) return s;
+    t.cap = t.n;
+    t.n = 0;
+    t.out = malloc(t.cap + 1);
+    t.quoted = calloc(n + 1, sizeof *t.quoted); /* a system text stands in one place, every other message in its own */
+    s = t.out && t.quoted ? format(&t, m, msgs, n, err) : kv_fail(err, KV_OUT_OF_MEMORY, "messages", "no memory for the prompt");
+    if (s == KV_OK) s = kv_tokenizer_encode(m->tokenizer, t.out, t.n, true, t.quoted, t.n_quoted, ids, cap, n_ids, err);
+    free(t.quoted);
+    free(t.out);
+    return s;
 }

@@ -48,6 +48,11 @@ static void describe(struct kv_model *m, const char *path)
 
 enum kv_status kv_model_open(const char *path, const struct kv_model_options *opt, struct kv_model **out, struct kv_error *err)
 {
+    if (kv_kernels_refused()) {
+        kv_fail(err, KV_BAD_ARGUMENT, "KVASIR_ISA", "instruction set '%.32s' is unknown, or this machine does not have it", kv_kernels_refused());
+        kv_hint(err, "use scalar, avx2 or avx512, or leave KVASIR_ISA out for the best this machine has");
+        return KV_BAD_ARGUMENT;
+    }
     struct kv_model *m = calloc(1, sizeof *m);
     if (!m) return kv_fail(err, KV_OUT_OF_MEMORY, path, "no memory to open a model");
     progress(opt, "reading", 0);

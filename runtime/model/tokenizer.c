@@ -239,16 +239,34 @@ static bool add_hit(struct hits *h, struct hit hit)
     return true;
 }
 
-/* Every place where a special token stands in the text. Without `special` only user-defined ones count. */
-static enum kv_status find_specials(const struct kv_tokenizer *t, const char *text, size_t len, bool special, struct hits *out)
+/* A user-defined token may be a mark of the chat template, which is as good as a control token. */
+static bool marks_turns(const struct kv_tokenizer *t, int32_t id)
 {
+    const struct kv_piece *p = &t->pieces[id];
+    return t->chat_template.len && memmem(t->chat_template.data, t->chat_template.len, p->text, p->len);
+}
+
+/* q: the first quotation that ends after `at`, or NULL. */
+static bool may_stand(const struct kv_tokenizer *t, int32_t id, size_t at, size_t len, bool special, const struct kv_quoted *q)
+{
+    bool touches = q && at < q->to && at + len > q->from, inside = touches && at >= q->from && at + len <= q->to;
+    if (touches) return inside && t->kind[id] == KV_TOKEN_USER && !marks_turns(t, id);
+    return special || t->kind[id] == KV_TOKEN_USER;
+}
+
+/* Every place where a special token stands in the text. Without `special` only user-defined ones count. */
+static enum kv_status find_specials(const struct kv_tokenizer *t, const char *text, size_t len, bool special, const struct kv_quoted *quoted, size_t n_quoted,
+                                    struct hits *out)
+{
+    size_t q = 0;
     for (size_t at = 0; at < len; at++) {
+        while (q < n_quoted && quoted[q].to <= at) q++;
         if (!t->special_first[(unsigned char)text[at]]) continue;
         for (int32_t i = 0; i < t->n_special_len; i++) {
             uint32_t n = t->special_len[i];
             if (n > len - at) continue;
             int32_t id = kv_piece_map_get(&t->special, t->pieces, text + at, n);
-            if (id < 0 || (!special && t->kind[id] != KV_TOKEN_USER)) continue;
+            if (id < 0 || !may_stand(t, id, at, n, special, q < n_quoted ? &quoted[q] : NULL)) continue;
             if (!add_hit(out, (struct hit){(uint32_t)at, n, id})) return KV_OUT_OF_MEMORY;
         }
     }
@@ -283,15 +301,15 @@ static enum kv_status encode_plain(const struct kv_tokenizer *t, struct kv_merge
     return t->spm ? kv_spm_encode(t, m, text, len, after_special, sink) : kv_bpe_encode(t, m, text, len, sink);
 }
 
-enum kv_status kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text, size_t len, bool special, int32_t *ids, size_t cap,
-                                   size_t *n, struct kv_error *err)
+enum kv_status kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text, size_t len, bool special, const struct kv_quoted *quoted,
+                                   size_t n_quoted, int32_t *ids, size_t cap, size_t *n, struct kv_error *err)
 {
     if (len > KV_MAX_TEXT_BYTES) return kv_fail(err, KV_BODY_TOO_LARGE, "text", "a text of %zu bytes exceeds the limit of %u", len, KV_MAX_TEXT_BYTES);
     struct hits hits = {0};
     struct kv_merge_space space = {0};
     struct kv_token_sink sink = {ids, cap, 0};
     size_t at = 0;
-    enum kv_status s = find_specials(t, text, len, special, &hits);
+    enum kv_status s = find_specials(t, text, len, special, quoted, n_quoted, &hits);
     if (s == KV_OK) s = settle_specials(&hits, len);
     for (size_t i = 0; s == KV_OK && i < hits.n; i++) {
         s = encode_plain(t, &space, text + at, hits.rows[i].at - at, true, &sink);
@@ -340,7 +358,7 @@ enum kv_status kv_tokenizer_decode(const struct kv_tokenizer *t, const int32_t *
 
 enum kv_status kv_tokenize(const struct kv_model *m, const char *text, size_t len, bool special, int32_t *ids, size_t cap, size_t *n, struct kv_error *err)
 {
-    return kv_tokenizer_encode(m->tokenizer, text, len, special, ids, cap, n, err);
+    return kv_tokenizer_encode(m->tokenizer, text, len, special, NULL, 0, ids, cap, n, err);
 }
 
 size_t kv_token_bytes(const struct kv_model *m, int32_t id, bool special, char *out, size_t cap)

@@ -58,8 +58,13 @@ struct kv_tokenizer {
 /* MODEL_MALFORMED, UNKNOWN_TOKENIZER. The index must outlive the tokenizer. */
 enum kv_status kv_tokenizer_create(const struct kv_gguf *g, int32_t n_vocab, struct kv_tokenizer **out, struct kv_error *err);
 void kv_tokenizer_destroy(struct kv_tokenizer *t);
-enum kv_status kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text, size_t len, bool special, int32_t *ids, size_t cap,
-                                   size_t *n, struct kv_error *err);
+/* Bytes [from, to) of a text that somebody else wrote: no control token begins, ends or lies in them. */
+struct kv_quoted {
+    size_t from, to;
+};
+/* quoted: ascending and apart from each other, or NULL. */
+enum kv_status kv_tokenizer_encode(const struct kv_tokenizer *t, const char *text, size_t len, bool special, const struct kv_quoted *quoted,
+                                   size_t n_quoted, int32_t *ids, size_t cap, size_t *n, struct kv_error *err);
 size_t kv_tokenizer_bytes(const struct kv_tokenizer *t, int32_t id, bool special, char *out, size_t cap);
 enum kv_status kv_tokenizer_decode(const struct kv_tokenizer *t, const int32_t *ids, size_t n, bool special, char *out, size_t cap, size_t *len);
 
