@@ -139,7 +139,7 @@ bool kv_fallback_legal(const struct kv_fallback_state *s, enum kv_fallback_actio
  * false when its bounded queue is full (the engine then holds new admissions until it drains). */
 enum kv_receipt_kind {
     KV_RECEIPT_REQUEST, KV_RECEIPT_PUBLICATION, KV_RECEIPT_FALLBACK, KV_RECEIPT_TRANSFER, KV_RECEIPT_FAILURE,
-    KV_RECEIPT_ROLLBACK, KV_RECEIPT_RECOMPUTE, KV_RECEIPT_KINDS
+    KV_RECEIPT_ROLLBACK, KV_RECEIPT_RECOMPUTE, KV_RECEIPT_PAUSE, KV_RECEIPT_RESUME, KV_RECEIPT_KINDS
 };
 const char *kv_receipt_kind_name(enum kv_receipt_kind k);
 struct kv_receipt {
@@ -178,6 +178,7 @@ struct kv_engine_config {
     uint8_t disk_key[32];           /* master key of its encryption */
     const char *eviction;           /* "fifo", "lru", "lfu", "value"; NULL: lru */
     const struct kv_disk_io *disk_io; /* NULL: the system's calls */
+    uint64_t swap_bytes;            /* memory beside the arena for rows of paused requests; 0: they are kept or recomputed; default 256 MiB */
     double link_bytes_per_second;   /* > 0: emulated link model of the device tier */
     double link_latency_us;
     int32_t iteration_us;           /* bound of one iteration's prefill share; default 50000 */
@@ -217,6 +218,14 @@ struct kv_request {
     /* Assignment: 0 is the baseline. A candidate that is not the installed one, an epoch that is not the current one, a
      * latched release word, or an approximate pipeline under an exact contract mean the baseline. */
     uint64_t candidate, epoch;
+    /* Continuation of a paused request: prompt holds all tokens so far. first_prompt: length of the original prompt (0: n_prompt); n_spoken: outputs
+     * published before, so that draws go on where they were; spoken: those whose text no stop string has ended (copied), or NULL; arrival_us:
+     * the original one, CLOCK_MONOTONIC (0: now); resume: id of the paused request whose rows are taken over (0: none). */
+    int32_t first_prompt, n_spoken;
+    const int32_t *spoken;
+    int64_t arrival_us;
+    uint64_t resume;
+    bool pause_at_stop;    /* a stop string pauses the request instead of finishing it */
     /* Offline evaluation. force: [n_force] ids published in place of what sampling chose (copied). observe: called on the decode
      * thread with the logits after token `position` before they are sampled, for positions from the last prompt token on, or
      * with observe_prompt for all, recomputed ones again; it must not call the engine, but for kv_engine_rollback. */
@@ -227,7 +236,7 @@ struct kv_request {
     void *observe_ctx;
 };
 
-enum kv_finish { KV_RUNNING = 0, KV_FINISH_STOP, KV_FINISH_LENGTH, KV_FINISH_CANCELLED, KV_FINISH_ERROR };
+enum kv_finish { KV_RUNNING = 0, KV_FINISH_STOP, KV_FINISH_LENGTH, KV_FINISH_CANCELLED, KV_FINISH_ERROR, KV_FINISH_PAUSED };
 
 struct kv_chunk { /* one published token */
     int32_t token;
@@ -385,6 +394,29 @@ int32_t kv_engine_sessions(const struct kv_engine *e, struct kv_session_info *ou
  * out may be NULL. */
 enum kv_session_command { KV_SESSION_SHOW, KV_SESSION_PIN, KV_SESSION_UNPIN, KV_SESSION_DROP };
 enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *out, struct kv_error *err);
+
+/* --- interruptions: a running request waits for somebody outside. Its stream ends with KV_FINISH_PAUSED; kv_engine_submit with `resume` goes on. Any thread. */
+enum kv_pause_action { KV_PAUSE_AUTO, KV_PAUSE_PRESERVE, KV_PAUSE_SWAP, KV_PAUSE_DISCARD, KV_PAUSE_ACTIONS };
+const char *kv_pause_action_name(enum kv_pause_action a); /* "preserve" */
+struct kv_pause_view {
+    uint64_t request;              /* id of the paused request */
+    char tenant[64], session[64];
+    enum kv_session_state state;
+    enum kv_pause_action asked, action; /* asked: AUTO is decided by waste and revised as the pause ages */
+    int32_t n_tokens, first_prompt, n_spoken, rows; /* tokens so far; rows that need not be computed again */
+    uint64_t held_bytes, swapped_bytes; /* in the arena; moved out */
+    int64_t arrival_us, paused_us;      /* CLOCK_MONOTONIC */
+    double preserve_byte_ms, swap_byte_ms, discard_byte_ms, crossing_us; /* waste as of the last decision */
+    uint32_t revisions;                 /* decisions that changed */
+};
+/* Pauses the tenant's running request of that session. Answers when no further token can come of it: NOT_FOUND when none runs, PAUSE_IN_PREFILL before its first
+ * token, QUEUE_FULL when too many are paused. tokens: [cap], all of them. */
+enum kv_status kv_engine_pause(struct kv_engine *e, const char *tenant, const char *session, enum kv_pause_action action, struct kv_pause_view *out, struct kv_error *err);
+enum kv_status kv_engine_paused(struct kv_engine *e, uint64_t request, struct kv_pause_view *out); /* NOT_FOUND */
+enum kv_status kv_engine_paused_tokens(struct kv_engine *e, uint64_t request, int32_t *tokens, int32_t cap, int32_t *n);
+int32_t kv_engine_paused_list(struct kv_engine *e, struct kv_pause_view *out, int32_t cap); /* returns how many there are */
+/* Gives its rows back; it can only be recomputed from its tokens then. */
+enum kv_status kv_engine_forget_paused(struct kv_engine *e, uint64_t request);
 
 /* Hashing for everyone above: SHA-256 by GnuTLS. */
 void kv_sha256(const void *data, size_t n, uint8_t out[32]);

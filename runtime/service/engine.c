@@ -14,7 +14,7 @@
 
 void kv_engine_config_default(struct kv_engine_config *c)
 {
-    *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .host_bytes = DEFAULT_HOST_BYTES,
+    *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .host_bytes = DEFAULT_HOST_BYTES, .swap_bytes = UINT64_C(256) << 20,
                                    .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256, .prefix_reuse = true,
                                    .shadow_fraction = 0.02, .shadow_queue = 64};
 }
@@ -23,7 +23,7 @@ void kv_engine_config_default(struct kv_engine_config *c)
 
 static bool idle(const struct kv_engine *e)
 {
-    return e->n_live == 0 && e->queue_n == 0 && !e->turn_event && !atomic_load(&e->stopping);
+    return e->n_live == 0 && e->queue_n == 0 && !e->turn_event && !atomic_load(&e->stopping) && !kv_pauses_busy(e);
 }
 
 static void sleep_until_work(struct kv_engine *e)
@@ -56,7 +56,7 @@ static void *decode(void *arg)
             continue;
         }
         kv_report_stats(e);
-        if (atomic_load(&e->stopping) && e->n_live == 0) return NULL;
+        if (atomic_load(&e->stopping) && e->n_live == 0 && !kv_pauses_resuming(e)) return NULL;
         sleep_until_work(e);
     }
 }
@@ -115,6 +115,7 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     e->shadow_scratch = calloc(n, sizeof *e->shadow_scratch);
     e->shadow_output = calloc(n, sizeof *e->shadow_output);
     e->backlog = kv_backlog_create();
+    if (kv_pauses_create(c->swap_bytes, &e->pauses) != KV_OK) return kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory for the engine's tables");
     bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->share && e->timings_out &&
               e->samplers && e->shadow_scratch && e->shadow_output && e->backlog;
     for (size_t i = 0; ok && i < n; i++) {
@@ -197,6 +198,7 @@ void kv_engine_destroy(struct kv_engine *e)
     kv_engine_turns_destroy(e);
     kv_transformer_destroy(e->transformer);
     kv_placement_ctx_destroy(e->placements);
+    kv_pauses_destroy(e->pauses, e);
     kv_prefix_destroy(e->prefix, e->arena);
     kv_arena_destroy(e->arena);
     int32_t n = e->workers ? kv_workers_count(e->workers) : 0;

@@ -7,6 +7,7 @@
 #define KV_ENGINE_H
 
 #include "runtime/model/transformer.h"
+#include "runtime/service/pauses.h"
 #include "runtime/service/prefix.h"
 #include "runtime/service/publication.h"
 #include "runtime/service/sequence.h"
@@ -55,6 +56,7 @@ struct kv_engine {
     struct kv_chunk_identity prefix_base; /* but for the tenant */
     struct kv_turns *turns;          /* NULL without a disk tier */
     struct kv_backlog *backlog;
+    struct kv_pauses *pauses;
     pthread_t thread;
     bool started;
 

@@ -40,7 +40,10 @@ static enum kv_status enqueue(struct kv_engine *e, struct kv_sequence *s, struct
     pthread_mutex_lock(&e->lock);
     bool full = e->queue_n >= e->config.max_queue;
     if (!full) {
-        e->queue[(e->queue_head + e->queue_n++) % e->config.max_queue] = s;
+        int32_t at = e->queue_n++; /* by arrival: a continuation keeps its age */
+        for (; at && e->queue[(e->queue_head + at - 1) % e->config.max_queue]->arrival_us > s->arrival_us; at--)
+            e->queue[(e->queue_head + at) % e->config.max_queue] = e->queue[(e->queue_head + at - 1) % e->config.max_queue];
+        e->queue[(e->queue_head + at) % e->config.max_queue] = s;
         e->stats_out.requests++;
         pthread_cond_broadcast(&e->wake);
     } else {
@@ -59,6 +62,17 @@ static enum kv_status refuse(struct kv_engine *e, enum kv_status s)
     e->stats_out.rejected++;
     pthread_mutex_unlock(&e->lock);
     return s;
+}
+
+/* Text that was held back when a request was paused is held back again: what might begin a stop string, half a character. */
+static void hear_again(const struct kv_engine *e, struct kv_sequence *s, const struct kv_request *r)
+{
+    char bytes[KV_MAX_TOKEN_BYTES], shown[sizeof((struct kv_log_entry *)0)->text];
+    for (int32_t i = 0; r->spoken && i < r->n_spoken; i++) {
+        size_t n = kv_token_bytes(e->model, r->spoken[i], false, bytes, sizeof bytes);
+        kv_text_add(&s->text, bytes, n < sizeof bytes ? n : sizeof bytes);
+        kv_text_take(&s->text, false, shown, (int32_t)sizeof shown); /* as much as each token showed then */
+    }
 }
 
 enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r, struct kv_stream **out, struct kv_error *err)
@@ -85,6 +99,8 @@ enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r,
         if (status != KV_OK) goto fail;
     }
     s->submitted_us = kv_engine_now_us();
+    s->arrival_us = r->arrival_us ? r->arrival_us : s->submitted_us;
+    hear_again(e, s, r);
     s->id = atomic_fetch_add(&e->next_id, 1) + 1;
     s->stream->id = s->id;
     s->stream->n_prompt = s->n_prompt;

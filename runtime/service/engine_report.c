@@ -122,7 +122,7 @@ void kv_report_stats(struct kv_engine *e)
     if (e->turns) kv_turns_stats(e->turns, &s->tier[s->n_tiers++], &s->turns);
     pthread_mutex_lock(&e->lock);
     s->queued = e->queue_n;
-    e->live_seen = e->n_live;
+    e->live_seen = e->n_live + kv_pauses_resuming(e);
     uint64_t requests = e->stats_out.requests, rejected = e->stats_out.rejected;
     e->stats_out = *s;
     e->stats_out.requests = requests; /* counted by the submitting threads */
@@ -153,6 +153,6 @@ int32_t kv_engine_layer_timings(const struct kv_engine *engine, struct kv_layer_
 
 const char *kv_receipt_kind_name(enum kv_receipt_kind k)
 {
-    static const char *const names[KV_RECEIPT_KINDS] = {"REQUEST", "PUBLICATION", "FALLBACK", "TRANSFER", "FAILURE", "ROLLBACK", "RECOMPUTE"};
+    static const char *const names[KV_RECEIPT_KINDS] = {"REQUEST", "PUBLICATION", "FALLBACK", "TRANSFER", "FAILURE", "ROLLBACK", "RECOMPUTE", "PAUSE", "RESUME"};
     return (unsigned)k < KV_RECEIPT_KINDS ? names[k] : "UNKNOWN";
 }

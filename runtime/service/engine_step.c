@@ -15,8 +15,8 @@ static void sample_item(void *ctx, int32_t worker, int32_t i)
     if (!it->sample) return;
     int32_t index = s->n_tokens - s->n_prompt;
     const float *logits = kv_transformer_logits(e->transformer, it->logits_row);
-    struct kv_history history = {.ids = s->tokens, .n_prompt = s->n_prompt, .n = s->n_tokens};
-    r->status = kv_sample(e->samplers[worker], &s->sampling, logits, history, (uint64_t)index, s->n_logprobs, &r->sampled);
+    struct kv_history history = {.ids = s->tokens, .n_prompt = s->first_prompt, .n = s->n_tokens};
+    r->status = kv_sample(e->samplers[worker], &s->sampling, logits, history, (uint64_t)(s->n_spoken + index), s->n_logprobs, &r->sampled);
     if (r->status != KV_OK || index >= s->n_force) return;
     double logprob;
     r->status = kv_logprob(e->samplers[worker], logits, s->force[index], &logprob);
@@ -166,6 +166,7 @@ static void settle(struct kv_engine *e, struct kv_step_item *it, enum kv_finish 
         kv_report_sample(e, &(struct kv_sample){
             .kind = KV_SAMPLE_TOKEN, .request = s->id, .candidate = s->candidate, .layer = -1, .kv_head = -1, .position = it->position,
             .token_us = (double)atomic_load(&it->own_ns) / 1e3 / kv_workers_count(e->workers) + it->shared_us});
+    if (finish == KV_FINISH_STOP && s->pause_at_stop && s->text.stopped && kv_pauses_hold(e, s, KV_PAUSE_AUTO)) return;
     if (finish != KV_RUNNING) kv_scheduler_finish(e, s, finish, KV_OK);
 }
 

@@ -122,6 +122,7 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
         s->counted = true;
         atomic_fetch_add(&e->candidate_live, 1);
     }
+    if (s->resume && kv_pauses_attach(e, s)) return;
     e->live[e->n_live++] = s;
 }
 
@@ -184,11 +185,15 @@ void kv_scheduler_begin(struct kv_engine *e)
         }
     }
     kv_scheduler_sweep(e);
+    kv_pauses_begin(e);
     sweep_queue(e, now_us);
     if (!flushed) return;
     for (struct kv_sequence *s; e->n_live < e->config.max_sequences && (s = peek(e));) {
         /* Room for the whole answer is set aside, so that a running sequence never fails for want of it. */
-        if (e->reserved_bytes + bytes_of(e, s) > kv_arena_capacity_bytes(e->arena)) break;
+        if (e->reserved_bytes - kv_pauses_held_bytes(e, s) + bytes_of(e, s) > kv_arena_capacity_bytes(e->arena)) {
+            kv_pauses_make_room(e);
+            break;
+        }
         pop(e);
         admit(e, s);
     }

@@ -26,6 +26,10 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     if (status != KV_OK) return free(s), status;
     s->n_prompt = s->n_tokens = s->segment = r->n_prompt;
     s->max_tokens = r->max_tokens;
+    s->first_prompt = r->first_prompt ? r->first_prompt : r->n_prompt;
+    s->n_spoken = r->n_spoken;
+    s->resume = r->resume;
+    s->pause_at_stop = r->pause_at_stop;
     s->n_logprobs = r->n_logprobs;
     s->n_force = r->n_force;
     s->sampling = r->sampling;

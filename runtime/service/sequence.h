@@ -51,6 +51,10 @@ struct kv_sequence {
     /* The request. */
     uint64_t id;
     int32_t n_prompt, max_tokens, n_logprobs, n_force;
+    int32_t first_prompt, n_spoken;    /* of a continuation: length of the original prompt, outputs before */
+    uint64_t resume;                   /* the paused request whose rows it takes over */
+    bool pause_at_stop;
+    int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;
     bool ignore_eos, observe_prompt;
     enum kv_contract contract;
