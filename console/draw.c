@@ -79,13 +79,35 @@ static const char *keys_of(const struct kv_app *a)
     }
 }
 
+/* A question is never cut: what does not fit on the last row begins above it. */
+static void draw_question(struct kv_grid *g, const char *question)
+{
+    enum { MOST = 4 };
+    const char *part[MOST];
+    int length[MOST], n = 0, room = g->cols > 3 ? g->cols - 2 : 1;
+    for (const char *s = question; *s && n < MOST; n++) {
+        int take = (int)strlen(s);
+        if (take > room) {
+            for (take = room; take > 1 && s[take] != ' ';) take--;
+            if (take <= 1) take = room;
+        }
+        part[n] = s;
+        length[n] = take;
+        s += take + (s[take] == ' ');
+    }
+    for (int i = 0; i < n; i++) {
+        kv_grid_text(g, g->rows - n + i, 0, 0, KV_STYLE_SELECTED, true, "");
+        kv_grid_printf(g, g->rows - n + i, 1, 0, KV_STYLE_SELECTED, "%.*s", length[i], part[i]);
+    }
+}
+
 static void draw_bottom(const struct kv_app *a, struct kv_grid *g)
 {
     int row = g->rows - 1;
     int64_t waited = a->pending[0] ? a->now_ms - a->pending_ms : 0;
     kv_grid_text(g, row, 0, 0, KV_STYLE_TITLE, true, "");
     switch (a->prompt) {
-    case KV_PROMPT_CONFIRM: kv_grid_text(g, row, 1, 0, KV_STYLE_SELECTED, true, a->question); return;
+    case KV_PROMPT_CONFIRM: draw_question(g, a->question); return;
     case KV_PROMPT_FILTER: kv_grid_printf(g, row, 1, 0, KV_STYLE_TITLE, "/%s_  Enter keeps, Esc clears", a->filter[a->view]); return;
     case KV_PROMPT_FIND: kv_grid_printf(g, row, 1, 0, KV_STYLE_TITLE, "/%s_  Enter finds, n N go on", a->find); return;
     case KV_PROMPT_COMMAND: kv_grid_printf(g, row, 1, 0, KV_STYLE_TITLE, ":%s_  Tab completes", a->input); return;

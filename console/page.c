@@ -223,8 +223,8 @@ void kv_app_propose(struct kv_app *a, const char *kind, const json_t *active, co
     char title[48];
     snprintf(title, sizeof title, "%.20s edited", kind);
     if (!data) return kv_app_say(a, KV_STYLE_BAD, "no memory for the difference");
-    snprintf(a->question, sizeof a->question, "activate %.40s %.12s over %.12s: %d added, %d removed, for every decision from now on; y/N", text_of(answer, "name"), text_of(answer, "version"),
-             version, added, gone);
+    snprintf(a->question, sizeof a->question, "activate %.40s %.12s over %.12s: %d added, %d removed; replay: %.80s; for every decision from now on; y/N", text_of(answer, "name"),
+             text_of(answer, "version"), version, added, gone, *text_of(answer, "replay") ? text_of(answer, "replay") : "none");
     kv_app_push(a, KV_PAGE_DIFF, title, "", data);
     a->asked = (struct kv_wish){.kind = KV_WISH_ACTIVATE};
     snprintf(a->asked.text, sizeof a->asked.text, "%s", kind);

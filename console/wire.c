@@ -208,7 +208,8 @@ static void take_answer(struct kv_wire *w, struct kv_call *c, CURLcode rc)
         else if (http != 200) kv_app_say(a, KV_STYLE_WARN, "%s", why);
     } else {
         if (c->purpose != KV_FOR_LIST) a->pending[0] = 0;
-        if (rc != CURLE_OK) kv_app_say(a, KV_STYLE_BAD, "no answer: %s%s", curl_easy_strerror(rc), c->purpose == KV_FOR_VERB || c->purpose == KV_FOR_ACTIVATE ? "; look before you repeat it" : "");
+        if (rc != CURLE_OK && c->purpose == KV_FOR_LIST) { } /* the event stream says what is wrong */
+        else if (rc != CURLE_OK) kv_app_say(a, KV_STYLE_BAD, "no answer: %s%s", curl_easy_strerror(rc), c->purpose == KV_FOR_VERB || c->purpose == KV_FOR_ACTIVATE ? "; look before you repeat it" : "");
         else if (http < 200 || http >= 300) take_refusal(w, c, http, v);
         else if (v) take_good(w, c, v);
     }

@@ -39,10 +39,46 @@ void kv_wire_take_policy(struct kv_wire *w, const char *kind, json_t *active)
     free(edited);
 }
 
+/* The next question about the same edit. Its answer comes back to kv_wire_take_check. */
+static void go_on(struct kv_wire *w, struct kv_call *c, const char *verb, const char *version)
+{
+    char route[128];
+    json_t *body = version ? json_pack("{s:s}", "version", version) : json_pack("{s:s}", "source", c->source);
+    snprintf(route, sizeof route, "/api/v1/policies/%.31s/%s", c->kind, verb);
+    struct kv_call *next = kv_wire_start(w, KV_FOR_CHECK, "POST", route, body, NULL);
+    json_decref(body);
+    if (!next) return;
+    memcpy(next->kind, c->kind, sizeof next->kind);
+    next->active = json_incref(c->active);
+    next->source = c->source;
+    c->source = NULL;
+    kv_app_await(w->app, "%s of the %s policy", verb, next->kind);
+}
+
+/* What the operator decides on: who it is, and what it would have answered to what was asked lately. */
+static void propose(struct kv_wire *w, struct kv_call *c, const json_t *version, const json_t *replay)
+{
+    char text[200] = "";
+    const json_t *changes = json_object_get(replay, "changes");
+    if (replay)
+        snprintf(text, sizeof text, "%.0f of %.0f recorded answers would change, %.0f faults", json_number_value(json_object_get(replay, "changed")), json_number_value(json_object_get(replay, "asked")),
+                 json_number_value(json_object_get(replay, "faults")));
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "name", text_of(version, "name"), "version", text_of(version, "version"), "state", text_of(version, "state"), "replay", *text ? text : "none");
+    if (json_array_size(changes)) json_object_set(o, "changes", (json_t *)changes);
+    kv_app_propose(w->app, c->kind, c->active, c->source, o);
+}
+
+/* policies/check touches nothing; then the text becomes a version, is checked with its tests, and replayed. */
 void kv_wire_take_check(struct kv_wire *w, struct kv_call *c, json_t *answer, const char *refused)
 {
+    const char *step = strrchr(c->route, '/') + 1;
+    const json_t *inner = json_object_get(answer, "version");
     if (refused) kv_app_say(w->app, KV_STYLE_BAD, "%.400s; e goes on with your edit", refused);
-    else kv_app_propose(w->app, c->kind, c->active, c->source, json_incref(answer));
+    else if (!strcmp(c->route, "/api/v1/policies/check")) go_on(w, c, "submit", NULL);
+    else if (!strcmp(step, "submit") && !strcmp(text_of(answer, "state"), "DRAFT")) go_on(w, c, "check", text_of(answer, "version"));
+    else if (!strcmp(step, "check") || (!strcmp(step, "submit") && !strcmp(text_of(answer, "state"), "CHECKED"))) go_on(w, c, "replay", text_of(answer, "version"));
+    else if (!strcmp(step, "replay")) propose(w, c, inner, answer);
+    else propose(w, c, answer, NULL); /* known before: it was replayed then */
 }
 
 void kv_wire_activate(struct kv_wire *w, const char *kind)

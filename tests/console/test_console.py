@@ -1,5 +1,8 @@
 """kvasir console in a real terminal (tmux) against the real kvasird: screens compared as text, keys as an operator presses them."""
+import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,14 +15,28 @@ import support  # noqa: E402
 ROLLOUT = {"name": "layers-by-hand", "pipeline": "layerwise", "contract": "exact"}
 
 
+def script(text):
+    """A program of its own folder, which is also where the console puts what is edited."""
+    folder = tempfile.mkdtemp(prefix="kvasir-editor-")
+    path = os.path.join(folder, "editor")
+    with open(path, "w") as f:
+        f.write(text)
+    os.chmod(path, 0o755)
+    return path
+
+
 class Terminal:
     """One tmux server of its own, one window running the console."""
 
-    def __init__(self, url, cols=80, rows=24, term="xterm-256color", lang="C.UTF-8", args=()):
+    def __init__(self, url, cols=80, rows=24, term="xterm-256color", lang="C.UTF-8", args=(), shell=False, **variables):
         self.socket = tempfile.mktemp(prefix="kvasir-tmux-")
-        command = f"env LC_ALL={lang} TERM={term} {support.KVASIR} --url {url} console {' '.join(args)}; echo; echo ended with $?; read x"
-        env = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
-        subprocess.run(["tmux", "-u", "-S", self.socket, "-f", "/dev/null", "new-session", "-d", "-x", str(cols), "-y", str(rows), "sh", "-c", command], check=True, env=env)
+        where = ["--context", url] if "/" not in url else ["--url", url]
+        self.command = shlex.join(["env", f"LC_ALL={lang}", f"TERM={term}", support.KVASIR, *where, "console", *args])
+        env = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color", **variables}
+        start = ["bash", "--norc", "-i"] if shell else ["sh", "-c", f"{self.command}; echo; echo ended with $?; read x"]
+        subprocess.run(["tmux", "-u", "-S", self.socket, "-f", "/dev/null", "new-session", "-d", "-x", str(cols), "-y", str(rows), *start], check=True, env=env)
+        if shell:
+            self.keys("-l", self.command + "\n")
 
     def tmux(self, *args):
         return subprocess.run(["tmux", "-u", "-S", self.socket, *args], check=True, capture_output=True, text=True).stdout
@@ -92,6 +109,130 @@ class ConsoleTest(unittest.TestCase):
         self.assertEqual(self.stage(), "EXACT_BASELINE")
         t.keys("1")
         t.expect("[EXACT_BASELINE]")
+
+    def test_a_policy_is_edited_live_in_at_most_eight_keys(self):
+        """4, j j, e, [the edit], y: five keys beside the edit."""
+        editor = script("#!/bin/sh\nsed -i '1s/^/-- by the night shift\\n/' \"$1\"\n")
+        before = self.daemon.get("/api/v1/policies/release")[1]
+        t = self.open(EDITOR=editor, VISUAL="", TMPDIR=os.path.dirname(editor))
+        t.expect("live")
+        keys = ["4", "j", "j", "e", "y"]
+        t.keys(keys[0])
+        t.expect("release ")
+        t.keys(*keys[1:3])
+        t.expect("▸release")
+        t.keys(keys[3])
+        t.expect("+-- by the night shift")
+        t.expect("1 added, 0 removed")
+        self.assertEqual(self.daemon.get("/api/v1/policies/release")[1]["version"], before["version"])
+        t.keys(keys[4])
+        t.expect("is ACTIVE")
+        self.assertLessEqual(len(keys), 8)
+        now = self.daemon.get("/api/v1/policies/release")[1]
+        self.assertEqual(now["source"], "-- by the night shift\n" + before["source"])
+        self.assertEqual(os.listdir(os.path.dirname(editor)), ["editor"])  # the edited file is gone
+
+    def test_a_refused_edit_says_why_and_is_not_lost(self):
+        editor = script("#!/bin/sh\ncase $(cat \"$1\") in *broken*) sed -i 's/return broken/return 1/' \"$1\";; *) sed -i '1s/^/return broken(\\n/' \"$1\";; esac\n")
+        before = self.daemon.get("/api/v1/policies/release")[1]
+        t = self.open(EDITOR=editor, VISUAL="", cols=160)
+        t.expect("live")
+        t.keys(":")
+        t.keys("-l", "edit release")
+        t.keys("Enter")
+        t.expect("e goes on with your edit")
+        t.expect("POLICY_")
+        t.keys(":", "Up", "Enter")  # the editor finds what was typed before, or it would not see "broken"
+        t.expect("e goes on with your edit")
+        self.assertEqual(self.daemon.get("/api/v1/policies/release")[1]["version"], before["version"])
+
+    def test_another_operator_was_faster(self):
+        """A rollout that changed while the screen was frozen is not changed on the ground of what was seen; 412 says so and the new state shows."""
+        r = self.live_rollout()
+        t = self.open(cols=120)
+        t.expect("layers-by-hand")
+        t.keys("Z")
+        t.expect("FROZEN")
+        self.assertEqual(self.daemon.post(f"/api/v1/rollouts/{r['id']}/pause", {}, headers={"If-Match": str(self.daemon.get(f"/api/v1/rollouts/{r['id']}")[1]["version"])})[0], 200)
+        t.keys("p")
+        t.expect("it changed meanwhile")
+        t.expect("PAUSED")
+        t.keys("Z")
+        t.keys("u")
+        t.expect("resume: done")
+
+    def test_the_receipt_behind_a_failure_and_what_it_rests_on(self):
+        """Receipts 2, Enter: the receipt; Enter again: what it rests on. Failures are reached alike by 3."""
+        self.live_rollout()
+        t = self.open()
+        t.expect("live")
+        t.keys("2")
+        t.keys("/")
+        t.keys("-l", "TRANSITION")
+        t.keys("Enter")
+        t.expect("filter /TRANSITION")
+        t.keys("Enter")
+        t.expect("rests on")
+        t.expect("› receipt ")
+        depth = t.screen().count("›")
+        t.keys("Enter")
+        end = time.monotonic() + 20
+        while t.screen().splitlines()[0].count("›") != depth + 1 and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(t.screen().splitlines()[0].count("›"), depth + 1)
+        t.keys("Escape")
+        t.keys("Escape")
+        t.keys("9")
+        t.expect("kvasir › audit")
+        t.expect("POST /api/v1/rollouts")
+
+    def test_both_arms_are_compared(self):
+        t = self.open(cols=120)
+        t.expect("live")
+        t.keys(":")
+        t.keys("-l", "compare The river ran")
+        t.keys("Enter")
+        screen = t.expect("logprob", timeout=60)
+        self.assertIn("baseline", screen)
+        p = subprocess.run([support.KVASIR, "--url", self.daemon.url, "--json", "compare", "--tokens", "4", "The river ran"], capture_output=True, text=True)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        v = json.loads(p.stdout)
+        self.assertEqual((v["tokens"], len(v["rows"])), (4, 4))
+        self.assertTrue(v["candidate_served"] or v["same_tokens"] == 4)  # the baseline beside itself is one answer
+
+    def test_stopped_continued_and_ended_give_the_terminal_back(self):
+        t = self.open(shell=True, cols=120)
+        t.expect("live")
+        t.keys("C-z")
+        t.expect("Stopped")
+        t.keys("-l", "stty -a | grep -o ' echo ' | tr -d ' '\n")
+        t.expect("\necho\n")
+        t.keys("-l", "fg\n")
+        t.expect("R rollback")
+        t.keys("4")
+        t.expect("kvasir › policies")
+        t.keys("C-z")
+        t.expect("Stopped")
+        t.keys("-l", "kill %1; fg; clear; echo back $?\n")
+        t.expect("back ")
+        t.keys("-l", "stty -a | grep -o ' icanon ' | tr -d ' '\n")
+        t.expect("\nicanon\n")
+
+    def test_contexts_are_switched_inside(self):
+        home = tempfile.mkdtemp(prefix="kvasir-contexts-")
+        self.addCleanup(shutil.rmtree, home)
+        os.mkdir(os.path.join(home, "kvasir"))
+        with open(os.path.join(home, "kvasir", "contexts.json"), "w") as f:
+            json.dump({"north": {"url": self.daemon.url}, "south": {"url": "http://127.0.0.1:1"}}, f)
+        t = Terminal("north", XDG_CONFIG_HOME=home, cols=120)
+        self.addCleanup(t.close)
+        t.expect("kvasir@north")
+        t.expect("live")
+        for name, sign in (("south", "cannot reach"), ("nowhere", "no context 'nowhere'"), ("north", "live")):
+            t.keys(":")
+            t.keys("-l", f"context {name}")
+            t.keys("Enter")
+            t.expect(sign)
 
     def test_views_open_and_close(self):
         self.daemon.complete("A quiet evening", max_tokens=4)

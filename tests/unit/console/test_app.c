@@ -192,7 +192,8 @@ START_TEST(a_policy_is_edited_compared_and_activated_in_three_keys_beside_the_ed
     json_t *active = json_loads("{\"version\":\"0123456789abcdef\",\"source\":\"a\\nb\\nc\\n\"}", 0, NULL);
     for (int round = 0; round < 2; round++) {
         kv_app_propose(&app, "release", active, "a\nB\nc\n", json_loads("{\"ok\":true,\"name\":\"bolder\",\"version\":\"fedcba9876543210\"}", 0, NULL));
-        expect("activate bolder fedcba987654 over 0123456789ab: 1 added, 1 removed");
+        expect("activate bolder fedcba987654 over 0123456789ab: 1 added, 1 removed; replay:");
+        expect("from now on; y/N"); /* however long, on as many rows as it takes */
         expect("-b");
         expect("+B");
         kv_app_key(&app, 'j'); /* one may read before one answers */
