@@ -65,6 +65,8 @@ KV_HANDLER(kv_api_receipt);
 KV_HANDLER(kv_api_verify);
 KV_HANDLER(kv_api_failures);
 KV_HANDLER(kv_api_sessions);
+KV_HANDLER(kv_api_session);
+KV_HANDLER(kv_api_sessions_verb);
 KV_HANDLER(kv_api_policies);
 KV_HANDLER(kv_api_policy);
 KV_HANDLER(kv_api_policy_check);

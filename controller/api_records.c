@@ -84,16 +84,3 @@ KV_HANDLER(kv_api_verify)
                            : json_pack("{s:b, s:I, s:s, s:o}", "verified", 0, "at", (json_int_t)v.at, "reason", kv_status_name(v.reason), "detail", kv_text_json(v.detail, strlen(v.detail)));
     return kv_http_reply_json(r, 200, o, err);
 }
-
-KV_HANDLER(kv_api_sessions)
-{
-    struct kv_session_view *v = calloc(KV_SESSIONS_KEPT, sizeof *v);
-    if (!v) return kv_fail(err, KV_OUT_OF_MEMORY, "sessions", "no memory for the sessions");
-    int32_t n = kv_sessions_list(((struct kv_app *)r->app)->sessions, v);
-    json_t *list = json_array();
-    for (int32_t i = 0; i < n; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "session", v[i].session, "tenant", v[i].tenant, "arm", kv_arm_name(v[i].arm), "requests",
-                                              (json_int_t)v[i].requests, "tokens", (json_int_t)v[i].tokens, "last_at", kv_time_json(v[i].last_us)));
-    free(v);
-    return kv_http_reply_json(r, 200, json_pack("{s:o}", "sessions", list), err);
-}

@@ -2,6 +2,7 @@
 #include "controller/api.h"
 #include "controller/config_paths.h"
 #include "controller/demo.h"
+#include "controller/tier_key.h"
 #include "controller/policy_process.h"
 #include "kernels/cuda/device.h"
 
@@ -38,10 +39,10 @@ static int report(const struct kv_error *e)
 
 static enum kv_status refuse_unbuilt_tiers(const struct kv_config *c, struct kv_error *err)
 {
-    const char *key = *c->disk_path || c->disk_capacity ? "tiers.disk" : *c->remote_url ? "tiers.remote" : NULL;
+    const char *key = *c->remote_url ? "tiers.remote" : NULL;
     if (!key) return KV_OK;
     kv_fail(err, KV_UNSUPPORTED, key, "%s is set, and this version has no such tier", key);
-    kv_hint(err, "leave it empty; tiers.host and tiers.device are there");
+    kv_hint(err, "leave it empty; tiers.device, tiers.host and tiers.disk are there");
     return KV_UNSUPPORTED;
 }
 
@@ -63,6 +64,12 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.shadow_fraction = c->shadow_fraction;
     e.shadow_queue = (int32_t)c->shadow_queue;
     e.sink = kv_store_sink(d->app.store);
+    e.disk_path = c->disk_path;
+    e.disk_bytes = c->disk_capacity;
+    e.disk_reserve_bytes = c->disk_reserve;
+    e.eviction = c->disk_eviction;
+    enum kv_status st = *c->disk_path ? kv_tier_key_load(d->state, e.disk_key, err) : KV_OK;
+    if (st) return st;
     return kv_engine_create(d->app.model, &e, &d->app.engine, err);
 }
 

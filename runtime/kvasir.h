@@ -330,7 +330,8 @@ struct kv_sample {
 size_t kv_engine_samples(struct kv_engine *e, struct kv_sample *out, size_t cap); /* control thread */
 
 struct kv_turn_stats { /* of all sessions since the start */
-    uint64_t saves, restores, recomputes, failures; /* recomputes: blocks were there and computing them was expected to be faster */
+    uint64_t saves, restores, overlapped, recomputes, failures; /* overlapped: a step ran under the read; recomputes: blocks were there and computing them was
+                                                                  expected to be faster */
     uint64_t saved_bytes, restored_bytes, restored_tokens, sessions;
     double restore_bytes_per_second, restore_wait_us;
     int32_t waiting;                     /* reads and saves that are not over */

@@ -135,6 +135,7 @@ void kv_engine_turns_destroy(struct kv_engine *e);  /* after the decode thread e
 bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s); /* a prefilling sequence whose rows are being looked for or read */
 void kv_engine_turn_runs(struct kv_engine *e, struct kv_sequence *s);  /* after a commit */
 void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish); /* takes the cache's exact blocks along */
+void kv_engine_turn_stepped(struct kv_step_item *it);                  /* after a step: void when its rows did not come */
 void kv_engine_turns_collect(struct kv_engine *e);
 
 /* engine_step.c */

@@ -204,6 +204,7 @@ void kv_engine_step(struct kv_engine *e)
     kv_workers_run(e->workers, sample_item, e, e->n_items);
     measure(e, (double)(kv_engine_now_us() - began_us), stall_us);
 
+    for (int32_t i = 0; i < e->n_items; i++) kv_engine_turn_stepped(&e->items[i]);
     publish(e, e->finish, e->committed);
     for (int32_t i = 0; i < e->n_items; i++) {
         struct kv_sequence *s = e->items[i].owner;

@@ -2,6 +2,8 @@
  * every decoding sequence, and prefill or recompute chunks within the iteration's time. */
 #include "runtime/service/engine.h"
 
+#include "runtime/execution/arriving.h"
+
 #include <string.h>
 
 /* ---------------------------------------------------------------- endings */
@@ -216,7 +218,7 @@ static void add_item(struct kv_engine *e, struct kv_sequence *s, int32_t n)
     atomic_store(&s->gate_status, KV_OK);
     for (int a = 0; a < KV_FALLBACK_ACTIONS; a++) atomic_store(&s->actions[a], 0);
     it->cache = &s->cache;
-    it->placement = s->placement;
+    it->placement = s->arriving ? &kv_placement_arriving : s->placement;
     it->tokens = s->tokens + position;
     it->n = n;
     it->position = position;

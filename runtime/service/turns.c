@@ -1,6 +1,7 @@
 /* turns.c — the thread that reads and saves, and how the decode thread talks to it. */
 #include "runtime/service/turns_state.h"
 
+#include "runtime/execution/futex.h"
 #include "runtime/residency/mover.h"
 
 #include <signal.h>
@@ -87,9 +88,11 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
             j->status = s;
             j->end = b;
         }
-        atomic_store(&j->ready, j->status == KV_OK ? l + 1 : -1);
+        atomic_store(&j->ready, j->status == KV_OK ? (uint32_t)l + 1 : KV_ARRIVAL_FAILED);
+        kv_futex_wake(&j->ready);
         if (l + 1 < j->chain.n_layers) t->config.event(t->config.event_ctx);
     }
+    if (atomic_load(&j->ready) < (uint32_t)j->chain.n_layers) j->end = j->first; /* cancelled: nobody will use them */
     j->took_us = kv_now_us() - began;
     if (j->bytes) {
         double each = j->took_us / (double)j->bytes;
@@ -359,6 +362,8 @@ struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char
 void kv_turns_read(struct kv_turns *t, struct kv_turn *j, struct kv_cache *cache)
 {
     j->cache = cache;
+    j->asked = j->end;
+    j->began_us = kv_now_us();
     hand_over(t, &t->reads, j, KV_TURN_READING);
 }
 

@@ -31,6 +31,7 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     char tenant[64], session[64];
     struct kv_chain chain;
     int32_t first, end;            /* blocks [first, end) are to be read, or were found; those before are in the cache already */
+    int32_t asked;                 /* end as the read began; constant from then on, while end falls when a block cannot be read */
     struct kv_cache *cache;        /* of the sequence */
     struct kv_cache own;           /* of a save, which has the slabs to itself */
     double us_per_row, began_us, took_us;
@@ -38,7 +39,7 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     enum kv_status status;         /* why end is less than what was asked for */
     uint64_t bytes;                /* read */
     _Atomic int phase;
-    _Atomic int32_t ready;         /* layers in place, of every block, while READING; −1: the read failed and end has fallen */
+    _Atomic uint32_t ready;        /* layers in place, of every block that was asked for; KV_ARRIVAL_FAILED: end has fallen. A futex word */
     _Atomic bool cancelled;
 };
 
@@ -52,7 +53,7 @@ void kv_turns_destroy(struct kv_turns *t);
 
 /* Asks which blocks of these tokens from `first` on are there. us_per_row: what computing a row takes, 0: unknown. NULL: no memory. */
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row);
-/* FOUND with end > first: the cache has slabs for blocks [first, end) now; the read begins. */
+/* FOUND with end > first: the cache has slabs for blocks [first, end) now; the read begins. A step may run over them meanwhile (kv_cache.arrived). */
 void kv_turns_read(struct kv_turns *t, struct kv_turn *turn, struct kv_cache *cache);
 /* Any phase. Returns when no slab is touched any more. */
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *turn);
@@ -62,6 +63,8 @@ bool kv_turns_save(struct kv_turns *t, const char *tenant, const char *session, 
 struct kv_turn *kv_turns_saved(struct kv_turns *t);
 /* The session's next state; one that may not follow changes nothing (two requests of one session at once). */
 void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state state);
+/* Restored rows are in use; overlapped: a step ran over them while they came, and waited so long. */
+void kv_turns_arrived(struct kv_turns *t, const char *tenant, const char *session, bool overlapped, double waited_us);
 
 /* ---------------------------------------------------------------- any thread */
 

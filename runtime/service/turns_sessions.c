@@ -173,6 +173,19 @@ void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, 
     pthread_mutex_unlock(&t->lock);
 }
 
+void kv_turns_arrived(struct kv_turns *t, const char *tenant, const char *session, bool overlapped, double waited_us)
+{
+    pthread_mutex_lock(&t->lock);
+    t->stats.overlapped += overlapped;
+    t->stats.restore_wait_us += waited_us;
+    struct session *s = session[0] ? kv_turns_find(t, tenant, session) : NULL;
+    if (s) {
+        s->info.restore_wait_us = waited_us;
+        (void)kv_lifecycle_move(&s->info.state, KV_SESSION_PREFILL_NEW_TURN);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
 static int by_use(const void *a, const void *b)
 {
     int64_t x = ((const struct kv_session_info *)a)->used_us, y = ((const struct kv_session_info *)b)->used_us;

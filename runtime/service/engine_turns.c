@@ -1,0 +1,201 @@
+/* engine_turns.c — a turn finds rows of its history on disk before it prefills, and leaves its own there when it ends. */
+#include "runtime/service/engine.h"
+
+#include "runtime/execution/arriving.h"
+#include "runtime/residency/mover.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void on_event(void *ctx)
+{
+    struct kv_engine *e = ctx;
+    pthread_mutex_lock(&e->lock);
+    e->turn_event = true;
+    pthread_cond_broadcast(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+enum kv_status kv_engine_turns_create(struct kv_engine *e, struct kv_error *err)
+{
+    const struct kv_engine_config *c = &e->config;
+    struct kv_turns_config t = {.base = e->prefix_base, .n_layers = e->weights->n_layers, .n_kv_heads = e->weights->n_kv_heads,
+                                .slab_bytes = kv_slab_bytes(KV_ROW_TYPE, e->weights->n_kv_heads, e->weights->d_head), .path = c->disk_path,
+                                .capacity_bytes = c->disk_bytes, .reserve_bytes = c->disk_reserve_bytes, .io = c->disk_io, .victim = KV_VICTIM_LRU,
+                                .event = on_event, .event_ctx = e};
+    if (!c->disk_path || !*c->disk_path) return KV_OK;
+    memcpy(t.key, c->disk_key, sizeof t.key);
+    if (c->eviction)
+        for (t.victim = 0; t.victim < KV_VICTIMS && strcmp(kv_victim_name(t.victim), c->eviction); t.victim++) continue;
+    if (t.victim == KV_VICTIMS) return kv_fail(err, KV_BAD_ARGUMENT, "tiers.eviction", "no eviction policy '%s'; fifo, lru, lfu and value are there", c->eviction);
+    return kv_turns_create(&t, &e->turns, err);
+}
+
+/* ---------------------------------------------------------------- before the prefill */
+
+static void leave(struct kv_engine *e, struct kv_sequence *s)
+{
+    s->cache.arrived = NULL;
+    s->arriving = false;
+    kv_turns_let_go(e->turns, s->turn);
+    s->turn = NULL;
+    s->turn_over = true;
+}
+
+static bool look(struct kv_engine *e, struct kv_sequence *s)
+{
+    int32_t first = s->cache.n_rows / KV_BLOCK_ROWS, end = kv_engine_prefix_limit(s) / KV_BLOCK_ROWS;
+    s->turn_over = true;
+    if (s->observe_prompt || s->recomputing || s->cache.n_rows % KV_BLOCK_ROWS || end <= first) return false;
+    s->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row);
+    s->turn_over = s->turn == NULL;
+    return s->turn != NULL;
+}
+
+static void arrived(struct kv_engine *e, struct kv_sequence *s)
+{
+    const struct kv_turn *t = s->turn;
+    int32_t rows = (t->end - t->first) * KV_BLOCK_ROWS;
+    if (!s->arriving || t->status != KV_OK) {
+        s->cache.n_rows = t->end * KV_BLOCK_ROWS;
+        kv_cache_truncate(&s->cache, e->arena, s->cache.n_rows); /* what could not be read goes back and is computed */
+    }
+    s->n_reused += rows;
+    e->stats.reused_tokens += (uint64_t)rows;
+    kv_engine_offer_prefix(e, s);
+    struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = t->first * KV_BLOCK_ROWS, .bytes = t->bytes, .rows = (uint64_t)rows,
+                           .rows_total = (uint64_t)s->n_prompt, .value = t->took_us};
+    snprintf(r.detail, sizeof r.detail, "restored from disk, %.0f us of it waited for by a step", s->cache.arrival_wait_us);
+    kv_report_receipt(e, s, KV_RECEIPT_TRANSFER, t->status, r);
+    if (t->status != KV_OK) kv_report_failure(e, s, t->status, "saved rows could not be read; they are computed again");
+    kv_turns_arrived(e->turns, s->tenant, s->session, s->arriving, s->cache.arrival_wait_us);
+}
+
+/* A step may start before its history is there: when no layer is expected to be waited for, or all are there. With T_load and T_pref a layer's
+ * read and compute, that is after max(0, L T_load − (L − 1) T_pref), the read buffer of contract §5 as time. */
+static bool starts(struct kv_engine *e, struct kv_sequence *s)
+{
+    struct kv_turn *t = s->turn;
+    uint32_t ready = atomic_load(&t->ready);
+    if (s->arriving) return ready != KV_ARRIVAL_FAILED;
+    if (ready == 0 || ready == KV_ARRIVAL_FAILED || e->us_per_row <= 0) return false;
+    int32_t rows = s->n_tokens - t->asked * KV_BLOCK_ROWS, layers = e->weights->n_layers;
+    if (rows > e->config.prefill_chunk) rows = e->config.prefill_chunk;
+    double elapsed_us = kv_now_us() - t->began_us, load_us = elapsed_us / ready, compute_us = e->us_per_row * rows / layers;
+    if (elapsed_us < layers * load_us - (layers - 1) * compute_us) return false;
+    s->arriving = true;
+    s->cache.n_rows = t->asked * KV_BLOCK_ROWS;
+    s->cache.arrived = &t->ready;
+    s->cache.arrival_wait_us = 0;
+    return true;
+}
+
+bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s)
+{
+    if (!e->turns || s->turn_over) return false;
+    if (!s->turn) return look(e, s);
+    switch ((enum kv_turn_phase)atomic_load(&s->turn->phase)) {
+    case KV_TURN_LOOKING: return true;
+    case KV_TURN_READING: return !starts(e, s);
+    case KV_TURN_FOUND:
+        if (s->turn->end > s->turn->first && kv_engine_reserve(e, s, (s->turn->end - s->turn->first) * KV_BLOCK_ROWS) == KV_OK) {
+            kv_turns_read(e->turns, s->turn, &s->cache);
+            return true;
+        }
+        break;
+    case KV_TURN_DONE: arrived(e, s); break;
+    }
+    leave(e, s);
+    return false;
+}
+
+/* ---------------------------------------------------------------- while it runs and when it ends */
+
+void kv_engine_turn_runs(struct kv_engine *e, struct kv_sequence *s)
+{
+    if (!e->turns || !*s->session || s->turn_runs || !s->first_us) return;
+    s->turn_runs = true;
+    for (enum kv_session_state to = KV_SESSION_RESUME_READY;; to = to == KV_SESSION_RESUME_READY ? KV_SESSION_PREFILL_NEW_TURN : KV_SESSION_RUNNING) {
+        kv_turns_note(e->turns, s->tenant, s->session, to);
+        if (to == KV_SESSION_RUNNING) return;
+    }
+}
+
+void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish)
+{
+    if (!e->turns) return;
+    if (s->turn) leave(e, s);
+    kv_engine_turn_runs(e, s);
+    if (!*s->session || (finish != KV_FINISH_STOP && finish != KV_FINISH_LENGTH)) return;
+    int32_t exact = s->frontier < s->cache.n_rows ? s->frontier : s->cache.n_rows, blocks = exact / KV_BLOCK_ROWS;
+    kv_turns_note(e->turns, s->tenant, s->session, KV_SESSION_QUIESCING);
+    kv_turns_note(e->turns, s->tenant, s->session, blocks ? KV_SESSION_SAVING : KV_SESSION_TOKEN_ONLY);
+    if (!blocks) return;
+    kv_cache_truncate(&s->cache, e->arena, blocks * KV_BLOCK_ROWS);
+    uint64_t bytes = (uint64_t)blocks * (uint64_t)e->weights->n_layers * s->cache.slab_bytes;
+    if (kv_turns_save(e->turns, s->tenant, s->session, s->tokens, &s->cache, blocks, e->us_per_row)) e->reserved_bytes += bytes;
+    else kv_turns_note(e->turns, s->tenant, s->session, KV_SESSION_TOKEN_ONLY);
+}
+
+void kv_engine_turn_stepped(struct kv_step_item *it)
+{
+    struct kv_sequence *s = it->owner;
+    if (s->arriving && atomic_load(&s->turn->ready) == KV_ARRIVAL_FAILED) atomic_fetch_or(&s->verdict, KV_STEP_POSTPONE);
+}
+
+static void give_back(struct kv_engine *e)
+{
+    for (struct kv_turn *t; (t = kv_turns_saved(e->turns));) {
+        e->reserved_bytes -= (uint64_t)t->own.n_blocks * (uint64_t)e->weights->n_layers * t->own.slab_bytes;
+        if (t->status != KV_OK) kv_report_failure(e, NULL, t->status, "a turn could not be saved whole; its history will be computed again");
+        kv_pauses_saved(e, t);
+        kv_cache_free(&t->own, e->arena);
+        kv_turns_let_go(e->turns, t);
+    }
+}
+
+void kv_engine_turns_collect(struct kv_engine *e)
+{
+    if (!e->turns) return;
+    pthread_mutex_lock(&e->lock);
+    bool event = e->turn_event;
+    e->turn_event = false;
+    pthread_mutex_unlock(&e->lock);
+    if (!event) return;
+    give_back(e);
+    for (int32_t i = 0; i < e->n_live; i++) {
+        struct kv_sequence *s = e->live[i];
+        if (!s->arriving || atomic_load(&s->turn->phase) != KV_TURN_DONE) continue;
+        arrived(e, s);
+        leave(e, s);
+    }
+}
+
+void kv_engine_turns_destroy(struct kv_engine *e)
+{
+    if (!e->turns) return;
+    kv_turns_stop(e->turns);
+    give_back(e);
+    kv_turns_destroy(e->turns);
+}
+
+/* ---------------------------------------------------------------- any thread */
+
+int32_t kv_engine_sessions(const struct kv_engine *e, struct kv_session_info *out, int32_t cap)
+{
+    return e->turns ? kv_turns_sessions(e->turns, out, cap) : 0;
+}
+
+enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *out, struct kv_error *err)
+{
+    if (!e->turns) {
+        kv_fail(err, KV_UNSUPPORTED, "tiers.disk.path", "sessions are kept on disk, and no disk tier is configured");
+        kv_hint(err, "set tiers.disk.path");
+        return KV_UNSUPPORTED;
+    }
+    enum kv_status s = kv_turns_command(e->turns, what, tenant, session, out);
+    if (s == KV_OK) return s;
+    if (s == KV_NOT_FOUND) return kv_fail(err, s, "session", "no session %.63s of tenant %.63s is known", session, tenant);
+    if (s == KV_CONFLICT) return kv_fail(err, s, "session", "session %.63s is pinned or its blocks are being read", session);
+    return kv_fail(err, s, "session", "session %.63s could not be changed", session);
+}

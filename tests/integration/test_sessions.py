@@ -1,0 +1,150 @@
+"""Sessions on the real daemon: a conversation resumes from disk after kill -9 with the same tokens, and nobody else's rows are ever served."""
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from support import KVASIR, Daemon, environment
+
+STORY = "The harbour keeps its own hours, and the lamps along the wall are lit by whoever comes first. " * 12
+
+
+def chat(daemon, messages, session, **more):
+    status, answer = daemon.post("/v1/chat/completions", {"messages": messages, "max_tokens": 24, "temperature": 0, "logprobs": True,
+                                                          "kvasir": {"session": session}, **more})
+    assert status == 200, answer
+    choice = answer["choices"][0]
+    tokens = [(t["token"], t["logprob"]) for t in choice["logprobs"]["content"]]
+    return choice["message"]["content"], tokens, answer
+
+
+def first_turn(story=STORY):
+    return [{"role": "system", "content": story}, {"role": "user", "content": "Who lights the lamps?"}]
+
+
+def second_turn(answer, story=STORY):
+    return first_turn(story) + [{"role": "assistant", "content": answer}, {"role": "user", "content": "And who puts them out?"}]
+
+
+def kill(daemon):
+    daemon.process.send_signal(signal.SIGKILL)
+    daemon.process.wait()
+
+
+def saved(daemon, session, deadline=20000):
+    """The session's row once its last turn is saved. Asks again until it is: the state is waited for, not a time."""
+    for _ in range(deadline):
+        status, row = daemon.get(f"/api/v1/sessions/{session}")
+        if status == 200 and row.get("state") in ("PAUSED_HOST", "TOKEN_ONLY"):
+            return row
+    raise AssertionError(f"session {session} was not saved: {row}")
+
+
+class Sessions(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with Daemon() as plain:
+            cls.answer, cls.first, _ = chat(plain, first_turn(), "reference")
+            _, cls.second, _ = chat(plain, second_turn(cls.answer), "reference")
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvasir-tier-")
+        self.state = tempfile.mkdtemp(prefix="kvasir-state-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(shutil.rmtree, self.state, ignore_errors=True)
+
+    def daemon(self, *more):
+        return Daemon("--set", f"tiers.disk.path={self.folder}", "--set", "tiers.disk.capacity_bytes=64MiB", "--set", "tiers.disk.reserve_bytes=16MiB", *more, state=self.state)
+
+    def restored(self, daemon, session):
+        return daemon.get(f"/api/v1/sessions/{session}")[1]
+
+    def test_a_conversation_survives_kill_9(self):
+        a = self.daemon()
+        answer, tokens, _ = chat(a, first_turn(), "c1")
+        self.assertEqual(tokens, self.first)
+        row = saved(a, "c1")
+        self.assertEqual(row["reason"], "OK")
+        self.assertGreater(row["saved_blocks"], 3)
+        kill(a)
+        with self.daemon() as b:
+            _, tokens, _ = chat(b, second_turn(answer), "c1")
+            self.assertEqual(tokens, self.second)
+            row = self.restored(b, "c1")
+            self.assertEqual(row["restores"], 1)
+            self.assertGreater(row["restored_tokens"], 128)
+            disk = [t for t in b.get("/api/v1/tiers")[1]["tiers"] if t["name"] == "disk"][0]
+            self.assertGreater(disk["hits"], 0)
+            self.assertEqual(disk["bytes_in"] - disk["bytes_out"], disk["persistent_bytes"])
+            self.assertLessEqual(disk["used_bytes"], disk["capacity_bytes"])
+            _, _, body = b.request("GET", "/metrics")
+            self.assertIn(b'kvasir_tier_used_bytes{tier="disk"', body)
+
+    def test_killed_while_saving(self):
+        """However much of the turn reached the disk: the next one has the same tokens."""
+        for _ in range(4):
+            a = self.daemon()
+            answer, _, _ = chat(a, first_turn(), "c2")
+            kill(a)  # the save has just begun
+        with self.daemon() as b:
+            self.assertEqual(chat(b, second_turn(answer), "c2")[1], self.second)
+
+    def test_damage_is_computed_again(self):
+        with self.daemon() as a:
+            answer, _, _ = chat(a, first_turn(), "c3")
+            saved(a, "c3")
+        for name in glob.glob(os.path.join(self.folder, "segment-*")):
+            with open(name, "r+b") as f:
+                size = os.path.getsize(name)
+                for at in range(4096 * 3 + 77, size, size // 7):
+                    f.seek(at)
+                    byte = f.read(1)
+                    f.seek(at)
+                    f.write(bytes([byte[0] ^ 16]))
+        with self.daemon() as b:
+            self.assertEqual(chat(b, second_turn(answer), "c3")[1], self.second)
+
+    def test_another_key_reads_nothing(self):
+        with self.daemon() as a:
+            answer, _, _ = chat(a, first_turn(), "c4")
+            saved(a, "c4")
+        os.unlink(os.path.join(self.state, "tier.key"))
+        with self.daemon() as b:
+            self.assertEqual(chat(b, second_turn(answer), "c4")[1], self.second)
+            self.assertEqual(self.restored(b, "c4")["restored_tokens"], 0)
+
+    def test_operators_see_pin_and_drop(self):
+        with self.daemon() as d:
+            chat(d, first_turn(), "c5")
+            saved(d, "c5")
+            tool = lambda *a: subprocess.run([KVASIR, "--url", d.url, *a], capture_output=True, text=True, timeout=30, env=environment())
+            listed = tool("sessions", "list")
+            self.assertEqual(listed.returncode, 0, listed.stderr)
+            self.assertIn("PAUSED_HOST", listed.stdout)
+            self.assertEqual(tool("sessions", "pin", "c5").returncode, 0)
+            self.assertTrue(json.loads(tool("sessions", "show", "c5").stdout)["pinned"])
+            refused = tool("sessions", "drop", "c5")
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("CONFLICT", refused.stderr)
+            self.assertEqual(tool("sessions", "unpin", "c5").returncode, 0)
+            self.assertEqual(tool("sessions", "drop", "c5").returncode, 0)
+            disk = [t for t in d.get("/api/v1/tiers")[1]["tiers"] if t["name"] == "disk"][0]
+            self.assertEqual(disk["persistent_bytes"], 0)
+            self.assertEqual(tool("sessions", "drop", "c5").returncode, 1)
+            status, answer = d.post("/api/v1/sessions/c5/burn")
+            self.assertEqual((status, answer["error"]["code"]), (404, "NOT_FOUND"))
+
+    def test_without_a_disk_tier(self):
+        with Daemon() as d:
+            chat(d, first_turn(), "c6")
+            status, answer = d.post("/api/v1/sessions/c6/pin")
+            self.assertEqual((status, answer["error"]["code"]), (400, "UNSUPPORTED"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,397 @@
+/* test_turns.c — completed turns on disk: resumed by another engine with the same bits, or computed again; never damaged, never another's. */
+#include "tests/unit/service/engine_runs.h"
+
+#include "runtime/residency/disk.h"
+#include "runtime/service/lifecycle.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+Suite *suite_turns(void);
+
+enum { HISTORY = 330, MORE = 30, STEPS = 8 };
+
+static char folder[64];
+
+static void clear_folder(void)
+{
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char name[400];
+        snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.') unlink(name);
+    }
+    if (d) closedir(d);
+}
+
+static void setup(void)
+{
+    snprintf(folder, sizeof folder, "%s/kvasir-turns-%d", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (int)getpid());
+    mkdir(folder, 0700);
+    clear_folder();
+}
+
+static void teardown(void)
+{
+    clear_folder();
+    rmdir(folder);
+}
+
+static struct kv_engine *engine_with(uint64_t disk_bytes, const struct kv_disk_io *io)
+{
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.n_threads = 2;
+    c.prefix_reuse = false; /* what is found was read */
+    c.disk_path = folder;
+    c.disk_bytes = disk_bytes;
+    c.disk_io = io;
+    c.disk_key[5] = 9;
+    return make_engine(&c);
+}
+
+/* Prompt: the first n tokens of a fixed text. */
+static void turn_init(struct run *r, int32_t n, const char *tenant, const char *session)
+{
+    run_init(r, 4, n, STEPS);
+    r->request.tenant = tenant;
+    r->request.session = session;
+    r->request.observe_prompt = false;
+}
+
+static void plain(struct run *r, int32_t n)
+{
+    struct kv_engine *e = make_engine(NULL);
+    turn_init(r, n, "alpha", NULL);
+    run_all(e, r);
+    kv_engine_destroy(e);
+}
+
+static struct kv_turn_stats stats_of(struct kv_engine *e)
+{
+    struct kv_engine_stats s;
+    kv_engine_stats(e, &s);
+    ck_assert_str_eq(s.tier[2].name, "disk");
+    ck_assert_uint_eq(s.tier[2].bytes_in, s.tier[2].bytes_out + s.tier[2].persistent_bytes);
+    ck_assert_uint_le(s.tier[2].used_bytes, s.tier[2].capacity_bytes);
+    return s.turns;
+}
+
+/* The turn's save is over: a state, not a time, is waited for. */
+static void await_saved(struct kv_engine *e, const char *session)
+{
+    struct kv_session_info info = {0};
+    struct kv_error err;
+    while (kv_engine_session(e, KV_SESSION_SHOW, "alpha", session, &info, &err) != KV_OK || info.state != KV_SESSION_PAUSED_HOST) continue;
+}
+
+static void first_turn(const char *tenant, const char *session, int32_t n)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = engine_with(256 << 20, NULL);
+    turn_init(r, n, tenant, session);
+    run_all(e, r);
+    kv_engine_destroy(e); /* saves that were begun are finished */
+    free(r);
+}
+
+START_TEST(another_engine_resumes_with_the_same_bits)
+{
+    struct run *r = calloc(2, sizeof *r);
+    plain(&r[0], HISTORY + MORE);
+    first_turn("alpha", "s", HISTORY);
+    struct kv_engine *e = engine_with(256 << 20, NULL);
+    turn_init(&r[1], HISTORY + MORE, "alpha", "s");
+    run_all(e, &r[1]);
+    same_runs(&r[0], &r[1]);
+    ck_assert_int_eq(r[1].stats.n_reused, HISTORY / 64 * 64);
+    struct kv_session_info info[4];
+    ck_assert_int_eq(kv_engine_sessions(e, info, 4), 1);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s", &info[0], NULL), KV_OK);
+    ck_assert_uint_eq(info[0].restores, 1);
+    ck_assert_int_eq(info[0].restored_tokens, HISTORY / 64 * 64);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+/* A request of the same words: another tenant's rows, another session's of the same tenant, a text that differs early. */
+START_TEST(only_its_own_rows_are_found)
+{
+    struct run *r = calloc(3, sizeof *r);
+    first_turn("alpha", "s", HISTORY);
+    plain(&r[0], HISTORY + MORE);
+    struct kv_engine *e = engine_with(256 << 20, NULL);
+    turn_init(&r[1], HISTORY + MORE, "beta", "s");
+    run_all(e, &r[1]);
+    ck_assert_int_eq(r[1].stats.n_reused, 0);
+    same_runs(&r[0], &r[1]);
+    turn_init(&r[1], HISTORY + MORE, "alpha", "other");
+    run_all(e, &r[1]);
+    ck_assert_int_eq(r[1].stats.n_reused, HISTORY / 64 * 64);
+    same_runs(&r[0], &r[1]);
+    turn_init(&r[2], HISTORY + MORE, "alpha", "s");
+    r[2].prompt[130]++;
+    run_all(e, &r[2]);
+    ck_assert_int_eq(r[2].stats.n_reused, 128);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+/* One byte of every segment in turn, at a place that moves: what is hit is computed again. */
+START_TEST(damaged_rows_are_computed_again)
+{
+    struct run *r = calloc(2, sizeof *r);
+    plain(&r[0], HISTORY + MORE);
+    uint64_t failures = 0;
+    for (int round = 0; round < 8; round++) {
+        clear_folder();
+        first_turn("alpha", "s", HISTORY);
+        char name[128];
+        snprintf(name, sizeof name, "%s/segment-%016x", folder, 0);
+        int fd = open(name, O_RDWR);
+        struct stat st;
+        ck_assert(fd >= 0 && fstat(fd, &st) == 0);
+        off_t at = st.st_size * (2 * round + 1) / 16;
+        uint8_t byte;
+        if (round % 4 == 3) {
+            ck_assert_int_eq(ftruncate(fd, at), 0);
+        } else {
+            ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+            byte ^= 1 << round % 8;
+            ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+        }
+        close(fd);
+        struct kv_engine *e = engine_with(256 << 20, NULL);
+        turn_init(&r[1], HISTORY + MORE, "alpha", "s");
+        run_all(e, &r[1]);
+        same_runs(&r[0], &r[1]);
+        failures += stats_of(e).failures;
+        kv_engine_destroy(e);
+    }
+    ck_assert_uint_gt(failures, 0);
+    free(r);
+}
+END_TEST
+
+/* ---------------------------------------------------------------- a disk that fails */
+
+static _Atomic int reads_left, writes_left;
+
+static ssize_t failing_pread(int fd, void *buf, size_t n, off_t at)
+{
+    if (atomic_fetch_sub(&reads_left, 1) > 0) return pread(fd, buf, n, at);
+    errno = EIO;
+    return -1;
+}
+
+static ssize_t failing_pwrite(int fd, const void *buf, size_t n, off_t at)
+{
+    if (atomic_fetch_sub(&writes_left, 1) > 0) return pwrite(fd, buf, n, at);
+    errno = ENOSPC;
+    return -1;
+}
+
+START_TEST(a_failing_disk_costs_time_only)
+{
+    struct run *r = calloc(2, sizeof *r);
+    struct kv_disk_io io = kv_disk_io_system;
+    io.pread = failing_pread;
+    io.pwrite = failing_pwrite;
+    plain(&r[0], HISTORY + MORE);
+    for (int round = 0; round < 6; round++) {
+        clear_folder();
+        atomic_store(&reads_left, 1 << 30);
+        atomic_store(&writes_left, round % 2 ? 1 << 30 : 5 + 7 * round);
+        struct kv_engine *e = engine_with(256 << 20, &io);
+        turn_init(&r[1], HISTORY, "alpha", "s");
+        run_all(e, &r[1]);
+        kv_engine_destroy(e);
+        e = engine_with(256 << 20, &io);
+        if (round % 2) atomic_store(&reads_left, 3 + 9 * round);
+        turn_init(&r[1], HISTORY + MORE, "alpha", "s");
+        run_all(e, &r[1]);
+        same_runs(&r[0], &r[1]);
+        ck_assert_int_lt(r[1].stats.n_reused, HISTORY / 64 * 64);
+        kv_engine_destroy(e);
+    }
+    free(r);
+}
+END_TEST
+
+static ssize_t slow_pread(int fd, void *buf, size_t n, off_t at)
+{
+    usleep(150); /* a slow disk, so that compute has something to run under */
+    return failing_pread(fd, buf, n, at);
+}
+
+/* The new turn's prefill runs while later layers are still being read; the second time their read fails under it and the step is thrown away. */
+START_TEST(prefill_runs_under_the_read)
+{
+    struct run *r = calloc(2, sizeof *r);
+    struct kv_disk_io io = kv_disk_io_system;
+    io.pread = slow_pread;
+    plain(&r[0], HISTORY + 180);
+    first_turn("alpha", "s", HISTORY);
+    for (int fails = 0; fails < 2; fails++) {
+        atomic_store(&reads_left, 1 << 30);
+        struct kv_engine *e = engine_with(256 << 20, &io);
+        run_init(&r[1], 77, 200, 2); /* measures what a row costs */
+        run_all(e, &r[1]);
+        /* Three reads a slab: the last layers' are left out. */
+        int all = 3 * (HISTORY / 64) * kv_model_info(demo_model())->n_layers;
+        if (fails) atomic_store(&reads_left, all - 8);
+        turn_init(&r[1], HISTORY + 180, "alpha", "s");
+        run_all(e, &r[1]);
+        same_runs(&r[0], &r[1]);
+        struct kv_turn_stats t = stats_of(e);
+        ck_assert_uint_eq(t.overlapped, 1);
+        ck_assert_uint_eq(t.failures, fails ? 1 : 0);
+        ck_assert_int_eq(r[1].stats.n_reused < HISTORY / 64 * 64, fails);
+        kv_engine_destroy(e);
+    }
+    free(r);
+}
+END_TEST
+
+START_TEST(the_cap_holds_and_the_oldest_go)
+{
+    enum { CAP = 8 << 20 };
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = engine_with(CAP, NULL);
+    char session[16];
+    for (int i = 0; i < 24; i++) {
+        run_init(r, 100 + (uint32_t)i, 400, 2);
+        snprintf(session, sizeof session, "s%d", i);
+        r->request.tenant = "alpha";
+        r->request.session = session;
+        run_all(e, r);
+        (void)stats_of(e);
+    }
+    struct kv_session_info first, last;
+    await_saved(e, "s23");
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s23", &last, NULL), KV_OK);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s0", &first, NULL), KV_OK);
+    ck_assert_int_eq(last.held_blocks, 6);
+    ck_assert_int_eq(first.held_blocks, 0);
+    kv_engine_destroy(e);
+    DIR *d = opendir(folder);
+    off_t all = 0;
+    for (struct dirent *f; (f = readdir(d));) {
+        char name[400];
+        struct stat st;
+        snprintf(name, sizeof name, "%s/%s", folder, f->d_name);
+        if (stat(name, &st) == 0 && S_ISREG(st.st_mode)) all += st.st_blocks * 512;
+    }
+    closedir(d);
+    ck_assert_int_le(all, CAP);
+    free(r);
+}
+END_TEST
+
+START_TEST(pinned_sessions_stay_and_dropped_ones_go)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = engine_with(8 << 20, NULL);
+    struct kv_session_info info;
+    struct kv_error err;
+    char session[16];
+    for (int i = 0; i < 16; i++) {
+        run_init(r, 100 + (uint32_t)i, 400, 2);
+        snprintf(session, sizeof session, "s%d", i);
+        r->request.tenant = "alpha";
+        r->request.session = session;
+        run_all(e, r);
+        if (i) continue;
+        await_saved(e, "s0");
+        ck_assert_int_eq(kv_engine_session(e, KV_SESSION_PIN, "alpha", "s0", &info, NULL), KV_OK);
+        ck_assert(info.pinned);
+    }
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s0", &info, NULL), KV_OK);
+    ck_assert_int_eq(info.held_blocks, 6);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "s0", NULL, &err), KV_CONFLICT);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_UNPIN, "alpha", "s0", NULL, NULL), KV_OK);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "s0", NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s0", NULL, &err), KV_NOT_FOUND);
+    kv_engine_destroy(e);
+    e = engine_with(8 << 20, NULL);
+    run_init(r, 100, 420, 2);
+    r->request.tenant = "alpha";
+    r->request.session = "s0";
+    r->request.observe_prompt = false;
+    run_all(e, r);
+    ck_assert_int_eq(r->stats.n_reused, 0);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+/* Approximate rows are nobody's history: a turn saves what came before the first of them. */
+START_TEST(tainted_rows_are_not_saved)
+{
+    struct run *r = calloc(2, sizeof *r);
+    struct kv_engine *e = engine_with(256 << 20, NULL);
+    install(e, "quest", "budget_rows", 64, false);
+    turn_init(&r[0], HISTORY, "alpha", "s");
+    r[0].request.max_tokens = 200;
+    assign(e, &r[0], KV_APPROXIMATE);
+    run_all(e, &r[0]);
+    ck_assert_int_eq(r[0].stats.published, KV_APPROXIMATE);
+    kv_engine_destroy(e);
+    e = engine_with(256 << 20, NULL);
+    turn_init(&r[1], HISTORY, "alpha", "s");
+    memcpy(r[1].prompt + HISTORY, r[0].ids, 200 * sizeof *r[0].ids);
+    r[1].request.n_prompt = r[1].n_prompt = HISTORY + 200;
+    run_all(e, &r[1]);
+    ck_assert_int_eq(r[1].stats.n_reused, HISTORY / 64 * 64);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+START_TEST(states_follow_the_table)
+{
+    enum kv_session_state s = KV_SESSION_RUNNING;
+    static const enum kv_session_state path[] = {KV_SESSION_QUIESCING, KV_SESSION_SAVING, KV_SESSION_PAUSED_HOST, KV_SESSION_RESTORING, KV_SESSION_RESUME_READY,
+                                                 KV_SESSION_PREFILL_NEW_TURN, KV_SESSION_RUNNING};
+    for (size_t i = 0; i < sizeof path / sizeof *path; i++) {
+        for (int to = 0; to < KV_SESSION_STATE_COUNT; to++) {
+            enum kv_session_state copy = s;
+            enum kv_status r = kv_lifecycle_move(&copy, (enum kv_session_state)to);
+            ck_assert_int_eq(copy, r == KV_OK ? (enum kv_session_state)to : s);
+        }
+        ck_assert_int_eq(kv_lifecycle_move(&s, path[i]), KV_OK);
+    }
+    ck_assert_int_eq(kv_lifecycle_move(&s, KV_SESSION_RESTORING), KV_ILLEGAL_TRANSITION);
+    ck_assert_int_eq(kv_lifecycle_state_find("PAUSED_HOST"), KV_SESSION_PAUSED_HOST);
+    ck_assert_int_eq(kv_lifecycle_state_find("paused"), -1);
+}
+END_TEST
+
+Suite *suite_turns(void)
+{
+    Suite *s = suite_create("turns");
+    TCase *t = tcase_create("turns");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, another_engine_resumes_with_the_same_bits);
+    tcase_add_test(t, only_its_own_rows_are_found);
+    tcase_add_test(t, damaged_rows_are_computed_again);
+    tcase_add_test(t, a_failing_disk_costs_time_only);
+    tcase_add_test(t, prefill_runs_under_the_read);
+    tcase_add_test(t, the_cap_holds_and_the_oldest_go);
+    tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
+    tcase_add_test(t, tainted_rows_are_not_saved);
+    tcase_add_test(t, states_follow_the_table);
+    suite_add_tcase(s, t);
+    return s;
+}
