@@ -86,17 +86,17 @@ static void sweep_part(void *ctx, int32_t worker, int32_t i)
     atomic_fetch_add(&sink, s[0]);
 }
 
-/* The best rate seen so far, measured once more beside the figure it is compared with. */
+/* The best rate seen so far, measured once more beside the figure it is compared with. Attention over all rows may be what reads fastest. */
+static double best_rate;
 static double bytes_per_us(void)
 {
-    static double best;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         double began = now_us();
         kv_workers_run(workers, sweep_part, NULL, 16);
         double rate = SWEEP_BYTES / (now_us() - began);
-        if (rate > best) best = rate;
+        if (rate > best_rate) best_rate = rate;
     }
-    return best;
+    return best_rate;
 }
 
 static void make_weights(void)
@@ -214,6 +214,7 @@ struct layer_cost {
 static struct layer_cost measure(const struct kv_pipeline *p, int32_t depth, int repeats)
 {
     struct layer_cost c = {.us = 1e12};
+    bytes_per_us();
     struct kv_selection *s = p ? make_selection(p, depth) : NULL;
     double heads = MADE * KV_HEADS, row_bytes = 2.0 * D * 2;
     if (s) {
@@ -266,8 +267,9 @@ static void bench_shadow(void)
     struct kv_selection *s = make_selection(p, DEPTH);
     int32_t layer = s->method->dense_layers;
     struct kv_step_item item = {.cache = &cache, .n = 1, .position = DEPTH + 1};
-    double best = 1e12, scratch_doubles = (double)kv_shadow_scratch_doubles(DEPTH + KV_BLOCK_ROWS, D);
-    double *scratch = need(malloc((size_t)scratch_doubles * sizeof *scratch));
+    double best = 1e12, exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1];
+    size_t scratch_doubles = kv_shadow_online_doubles(DEPTH + KV_BLOCK_ROWS, D, GROUP);
+    double *scratch = need(malloc(scratch_doubles * sizeof *scratch));
     layer_us(NULL, 0, item.position);
     for (int i = 0; i < 3; i++) {
         struct kv_attention a = kv_attention_view(runner, &item, 0);
@@ -277,13 +279,13 @@ static void bench_shadow(void)
         check(kv_selection_query(s, layer, 0, &a, item.position + 1, 0, &mass, &omitted), "shadow");
         struct kv_rows rows = kv_selection_rows(s, &a, item.position + 1);
         struct kv_shadow_unit u = {.rows = &rows, .q = a.q, .support = s->support, .n_blocks = a.n_blocks};
-        check(kv_shadow_unit(&u, scratch, (size_t)scratch_doubles, &sample, NULL, NULL, NULL), "shadow");
+        check(kv_shadow_online(&u, scratch, scratch_doubles, &sample), "shadow");
         double us = now_us() - began;
         if (us < best) best = us;
     }
-    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1];
     print("shadow", "unit", best / 1e3, "ms", 0);
-    print("shadow", "share-at-1-percent", 100 * (0.01 * LAYERS * KV_HEADS * best / THREADS) / exact_us, "% of decode", 0);
+    /* Rarely two units fall into one layer: a unit holds up both threads. Judged against the most it may take, two in a hundred. */
+    print("shadow", "share-at-1-percent", 100 * (0.01 * LAYERS * KV_HEADS * best) / exact_us, "% of decode", 2);
     free(scratch);
     kv_selection_destroy(s);
 }
@@ -301,7 +303,8 @@ int main(int argc, char **argv)
         if (us < weights_us) weights_us = us;
     }
     for (int i = 0; i < N_DEPTHS; i++) dense_us[i] = measure(NULL, depths[i], i + 1 == N_DEPTHS ? REPEATS : 3).us;
-    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1];
+    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1], attention_rate = KV_HEADS * (double)DEPTH * 4 * D / dense_us[N_DEPTHS - 1];
+    if (attention_rate > best_rate) best_rate = attention_rate;
     double exact_floor = ((double)weights.data_bytes + LAYERS * KV_HEADS * (double)DEPTH * 4 * D) / bytes_per_us();
     print("exact", "depth-32768", exact_us / 1e3, "ms", exact_floor / 1e3);
     int named = 0;

@@ -103,6 +103,79 @@ static void judge(const struct kv_shadow_unit *u, int32_t g, const double *o, co
     h->bound_holds = held;
 }
 
+static double worst(double a, double b);
+
+/* ---------------------------------------------------------------- of live units */
+
+/* Two outputs and a state [group], visible [group], and what the tree needs. */
+size_t kv_shadow_online_doubles(int32_t n_rows, int32_t d_head, int32_t group)
+{
+    size_t g = (size_t)group, d = (size_t)d_head;
+    size_t floats = g * d * 2 + g * (d + 2) * 2 + g + d + kv_attend_scratch_floats(group, d_head, kv_tree_level(kv_mask_words(n_rows))) + 64;
+    size_t online = floats / 2 + 1, unit = kv_shadow_scratch_doubles(n_rows, d_head);
+    return online > unit ? online : unit;
+}
+
+/* error ≤ 2 δ V_max: values are looked at until one is large enough. */
+static bool bound_of(const struct kv_rows *rows, double error, double delta, float *row)
+{
+    for (int32_t i = 0; i < rows->n_rows; i++) {
+        float squares = 0;
+        kv_rows_value(rows, i, row);
+        for (int32_t c = 0; c < rows->d_head; c++) squares += row[c] * row[c];
+        double v = sqrt((double)squares);
+        if (error <= 2 * delta * v + 1e-5 * (1 + v)) return true;
+    }
+    return false;
+}
+
+enum kv_status kv_shadow_online(const struct kv_shadow_unit *u, double *scratch, size_t scratch_doubles, struct kv_sample *out)
+{
+    const struct kv_rows *rows = u->rows;
+    int32_t n = rows->n_rows, d = rows->d_head, group = rows->group, blocks = kv_mask_words(n);
+    if (n < 1 || d < 1 || d > MAX_D_HEAD || scratch_doubles < kv_shadow_online_doubles(n, d, group)) return KV_BAD_ARGUMENT;
+    if (u->support && u->n_blocks < blocks) return KV_BAD_ARGUMENT;
+    size_t g_n = (size_t)group, values = g_n * (size_t)d, stride = u->output_stride ? u->output_stride : (size_t)d;
+    float *whole = (float *)(void *)scratch, *part = whole + values, *state = part + values, *row = state + 2 * (g_n + g_n + values), *tree = row + d;
+    struct kv_states all = {state, state + g_n, state + 2 * g_n}, some = {state + 2 * g_n + values, state + 3 * g_n + values, state + 4 * g_n + values};
+    int32_t *visible = (int32_t *)(void *)tree;
+    tree += (g_n + 15) / 16 * 16;
+    for (int32_t g = 0; g < group; g++) visible[g] = n;
+    struct kv_attention a = {d, group, u->q, (size_t)d, rows->row_type, rows->scale, u->support ? u->n_blocks : blocks, rows->k, rows->v, visible, NULL};
+    int32_t level = kv_tree_level(a.n_blocks);
+    kv_attend_subtree(kv_kernels(), &a, level, 0, all, tree);
+    kv_kernels()->finish(group, d, all, whole, (size_t)d);
+    if (u->support) {
+        a.support = u->support;
+        kv_attend_subtree(kv_kernels(), &a, level, 0, some, tree);
+        kv_kernels()->finish(group, d, some, part, (size_t)d);
+    }
+    out->kind = KV_SAMPLE_UNIT;
+    out->omitted_mass = out->output_error = out->output_error_relative = 0;
+    out->bound_holds = true;
+    out->rows_selected = 0;
+    out->rows_total = n;
+    for (int32_t g = 0; g < group; g++) {
+        const uint64_t *mask = u->support ? u->support + (size_t)g * (size_t)u->n_blocks : NULL;
+        const float *given = u->output ? u->output + (size_t)g * stride : mask ? part + (size_t)g * (size_t)d : whole + (size_t)g * (size_t)d;
+        int32_t selected = mask ? kv_mask_count(mask, blocks) : n;
+        double delta = selected == n ? 0 : 1 - (double)some.l[g] * exp((double)some.m[g] - (double)all.m[g]) / (double)all.l[g], error = 0, norm_of = 0;
+        if (delta < 0) delta = 0; /* rounding */
+        for (int32_t c = 0; c < d; c++) {
+            double o = whole[(size_t)g * (size_t)d + (size_t)c], e = (double)given[c] - o;
+            error += e * e, norm_of += o * o;
+        }
+        error = sqrt(error), norm_of = sqrt(norm_of);
+        out->omitted_mass = worst(out->omitted_mass, delta);
+        out->output_error = worst(out->output_error, error);
+        out->output_error_relative = worst(out->output_error_relative, norm_of > 0 ? error / norm_of : 0);
+        /* An estimator promises no bound; what is no number breaks it. */
+        if (!u->estimator || error != error) out->bound_holds = out->bound_holds && bound_of(rows, error, delta, row);
+        if (selected > out->rows_selected) out->rows_selected = selected;
+    }
+    return KV_OK;
+}
+
 static double worst(double a, double b) { return b > a || b != b ? b : a; }
 
 enum kv_status kv_shadow_unit(const struct kv_shadow_unit *u, double *scratch, size_t scratch_doubles, struct kv_sample *out,

@@ -39,4 +39,9 @@ size_t kv_shadow_scratch_doubles(int32_t n_rows, int32_t d_head);
 enum kv_status kv_shadow_unit(const struct kv_shadow_unit *u, double *scratch, size_t scratch_doubles, struct kv_sample *out,
                               struct kv_shadow_head *heads, double *dense, double *retained);
 
+/* The same of a live unit, from canonical fp32 states: as dear as reading the head once, where the reference above takes twenty times that. recall_k is not
+ * answered; a bound is shown to hold by the first value that is large enough. */
+size_t kv_shadow_online_doubles(int32_t n_rows, int32_t d_head, int32_t group);
+enum kv_status kv_shadow_online(const struct kv_shadow_unit *u, double *scratch, size_t scratch_doubles, struct kv_sample *out);
+
 #endif

@@ -99,7 +99,7 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     if (s != KV_OK) return s;
     size_t n = (size_t)kv_workers_count(e->workers), live = (size_t)c->max_sequences;
     size_t group = (size_t)(w->n_q_heads / w->n_kv_heads);
-    e->shadow_doubles = kv_shadow_scratch_doubles(e->context_length, w->d_head);
+    e->shadow_doubles = kv_shadow_online_doubles(e->context_length, w->d_head, w->n_q_heads / w->n_kv_heads);
     e->queue = calloc((size_t)c->max_queue, sizeof *e->queue);
     e->live = calloc(live, sizeof *e->live);
     e->items = calloc(live, sizeof *e->items);

@@ -53,7 +53,7 @@ static void evaluate(void *ctx, int32_t worker, int32_t i)
         }
     }
     j->sample.bytes = sel->ledger[j->kv_head].candidate_bytes + sel->ledger[j->kv_head].transfer_bytes;
-    j->status = kv_shadow_unit(&u, e->shadow_scratch[worker], e->shadow_doubles, &j->sample, NULL, NULL, NULL);
+    j->status = kv_shadow_online(&u, e->shadow_scratch[worker], e->shadow_doubles, &j->sample);
 }
 
 /* ---------------------------------------------------------------- exact placements: decode thread */

@@ -154,6 +154,38 @@ START_TEST(a_wrong_output_breaks_the_bound)
 }
 END_TEST
 
+/* The live form says what the reference says, to fp32's digits, for supports small, large and whole. */
+START_TEST(live_units_are_judged_as_by_the_reference)
+{
+    struct unit x;
+    struct kv_sample reference = {0}, live = {0};
+    float output[D];
+    double retained[D], scratch[4096];
+    open_unit(&x, 5 + (unsigned)_i);
+    kv_mask_set_range(x.support, 3, _i == 2 ? 4 : 10 + 40 * _i);
+    if (_i == 3) x.u.support = NULL;
+    judge(&x, &reference, NULL, retained);
+    ck_assert(kv_shadow_online_doubles(N, D, 1) <= sizeof scratch / sizeof *scratch);
+    ck_assert_int_eq(kv_shadow_online(&x.u, scratch, kv_shadow_online_doubles(N, D, 1), &live), KV_OK);
+    ck_assert_double_eq_tol(live.omitted_mass, reference.omitted_mass, 1e-5);
+    ck_assert_double_eq_tol(live.output_error, reference.output_error, 1e-4);
+    ck_assert_double_eq_tol(live.output_error_relative, reference.output_error_relative, 1e-4);
+    ck_assert_int_eq(live.rows_selected, reference.rows_selected);
+    ck_assert(live.bound_holds);
+    for (int c = 0; c < D; c++) output[c] = (float)retained[c];
+    output[3] += 100;
+    x.u.output = output;
+    ck_assert_int_eq(kv_shadow_online(&x.u, scratch, sizeof scratch / sizeof *scratch, &live), KV_OK);
+    ck_assert(!live.bound_holds);
+    output[3] = NAN;
+    x.u.estimator = true;
+    ck_assert_int_eq(kv_shadow_online(&x.u, scratch, sizeof scratch / sizeof *scratch, &live), KV_OK);
+    ck_assert(!live.bound_holds);
+    ck_assert_int_eq(kv_shadow_online(&x.u, scratch, kv_shadow_online_doubles(N, D, 1) - 1, &live), KV_BAD_ARGUMENT);
+    close_unit(&x);
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused)
 {
     struct unit x;
@@ -175,6 +207,7 @@ Suite *suite_shadow(void)
     tcase_add_test(c, whole_and_empty_supports_stand_apart);
     tcase_add_test(c, a_support_of_vanishing_mass_has_an_output);
     tcase_add_test(c, a_wrong_output_breaks_the_bound);
+    tcase_add_loop_test(c, live_units_are_judged_as_by_the_reference, 0, 4);
     tcase_add_test(c, what_does_not_fit_is_refused);
     suite_add_tcase(s, c);
     return s;
