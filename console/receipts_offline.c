@@ -17,7 +17,8 @@ int kv_receipts_verify_directory(const char *dir, const struct kv_cli *cli)
         return KV_EXIT_REFUSED;
     }
     kv_hex(v.head, 32, head);
-    json_t *o = json_pack("{s:b, s:I, s:I, s:s}", "verified", v.verified, "rows", (json_int_t)v.rows, "signed_rows", (json_int_t)v.signed_rows, "head", head);
+    json_t *o = json_pack("{s:b, s:I, s:I, s:I, s:I, s:s}", "verified", v.verified, "rows", (json_int_t)v.rows, "signed_rows", (json_int_t)v.signed_rows, "roots", (json_int_t)v.roots,
+                          "sealed", (json_int_t)v.sealed, "head", head);
     if (!v.verified) {
         json_object_set_new(o, "at", json_integer((json_int_t)v.at));
         json_object_set_new(o, "reason", json_string(kv_status_name(v.reason)));

@@ -139,6 +139,7 @@ const struct kv_http_route kv_api_routes[] = {
     {"GET", "/api/v1/receipts", VIEW, 0, kv_api_receipts, "receipts, newest first"},
     {"GET", "/api/v1/receipts/verify", VIEW, 0, kv_api_verify, "recompute the receipt chain"},
     {"GET", "/api/v1/receipts/{id}", VIEW, 0, kv_api_receipt, "one receipt and what it rests on"},
+    {"POST", "/api/v1/backups", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_backup, "a backup of the store into its folder, while it serves"},
     {"GET", "/api/v1/policies", VIEW, 0, kv_api_policies, "active policies"},
     {"POST", "/api/v1/policies/check", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_policy_check, "check a policy without activating it"},
     {"GET", "/api/v1/policies/{kind}", VIEW, 0, kv_api_policy, "one active policy with its source"},

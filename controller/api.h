@@ -63,6 +63,7 @@ KV_HANDLER(kv_api_freeze);
 KV_HANDLER(kv_api_receipts);
 KV_HANDLER(kv_api_receipt);
 KV_HANDLER(kv_api_verify);
+KV_HANDLER(kv_api_backup);
 KV_HANDLER(kv_api_failures);
 KV_HANDLER(kv_api_sessions);
 KV_HANDLER(kv_api_session);

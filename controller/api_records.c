@@ -1,10 +1,30 @@
-/* api_records.c — what happened: receipts, failures, verification, sessions. */
+/* api_records.c — what happened: receipts, failures, verification. */
 #include "controller/api.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
 enum { DEFAULT_LIMIT = 100, MOST = 1000 };
+
+/* "2026-01-31", "2026-01-31T10:20:30Z", or seconds since 1970. */
+static enum kv_status read_time(const struct kv_http_request *r, const char *name, int64_t *us, struct kv_error *err)
+{
+    const char *text = kv_http_query(r, name);
+    struct tm t = {0};
+    char *end;
+    *us = 0;
+    if (!text || !*text) return KV_OK;
+    double seconds = strtod(text, &end);
+    if (!*end && seconds > 0 && seconds < 1e11) return *us = (int64_t)(seconds * 1e6), KV_OK;
+    const char *rest = strptime(text, "%Y-%m-%d", &t);
+    if (rest && *rest == 'T') rest = strptime(rest, "T%H:%M:%S", &t);
+    if (!rest || (*rest && strcmp(rest, "Z"))) return kv_fail(err, KV_BAD_ARGUMENT, name, "%s is a time in UTC such as 2026-01-31T10:20:30Z, or seconds since 1970", name);
+    *us = (int64_t)timegm(&t) * 1000000;
+    return KV_OK;
+}
 
 static enum kv_status read_filter(const struct kv_http_request *r, struct kv_receipt_filter *f, struct kv_error *err)
 {
@@ -14,10 +34,15 @@ static enum kv_status read_filter(const struct kv_http_request *r, struct kv_rec
     if (!st) st = kv_http_query_int(r, "before", 0, 0, INT64_MAX, &before, err);
     if (!st) st = kv_http_query_int(r, "epoch", 0, 0, INT64_MAX, &epoch, err);
     if (!st) st = kv_http_query_int(r, "limit", DEFAULT_LIMIT, 1, MOST, &limit, err);
+    int64_t since, until;
+    if (!st) st = read_time(r, "since", &since, err);
+    if (!st) st = read_time(r, "until", &until, err);
     if (st) return st;
-    *f = (struct kv_receipt_filter){.kind = kv_http_query(r, "kind"), .reason = kv_http_query(r, "reason"), .tenant = kv_http_query(r, "tenant"), .session = kv_http_query(r, "session"),
+    *f = (struct kv_receipt_filter){.since_us = since, .until_us = until, .digest = kv_http_query(r, "digest"), .kind = kv_http_query(r, "kind"), .reason = kv_http_query(r, "reason"), .tenant = kv_http_query(r, "tenant"), .session = kv_http_query(r, "session"),
                                     .epoch = (uint64_t)epoch, .after = (uint64_t)after, .before = (uint64_t)before, .limit = (int32_t)limit, .oldest_first = order && !strcmp(order, "oldest")};
-    const char **texts[] = {&f->kind, &f->reason, &f->tenant, &f->session};
+    const char **texts[] = {&f->kind, &f->reason, &f->tenant, &f->session, &f->digest};
+    const char *policy = kv_http_query(r, "policy"), *chunk = kv_http_query(r, "chunk");
+    if (!f->digest) f->digest = policy ? policy : chunk; /* both are named by their digest */
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (*texts[i] && !**texts[i]) *texts[i] = NULL; /* `kind=` is any kind */
     if (f->kind && kv_row_kind_from_name(f->kind) == KV_ROW_KINDS) return kv_fail(err, KV_BAD_ARGUMENT, "kind", "no kind of receipt is named '%.40s'", f->kind);
@@ -72,6 +97,9 @@ KV_HANDLER(kv_api_receipt)
     for (int32_t i = 0; i < n; i++)
         json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "kind", on[i].kind, "id", on[i].id, "title", kv_text_json(on[i].title, strlen(on[i].title))));
     json_object_set_new(o, "rests_on", list);
+    struct kv_request_root root;
+    if (!kv_store_request_root(app->store, &row, &root, err) && root.receipt)
+        json_object_set_new(o, "request_root", json_pack("{s:o, s:I, s:I}", "root", kv_api_hex_json(root.root, 32), "leaves", (json_int_t)root.leaves, "receipt", (json_int_t)root.receipt));
     return kv_http_reply_json(r, 200, o, err);
 }
 
@@ -80,7 +108,23 @@ KV_HANDLER(kv_api_verify)
     struct kv_verify_result v;
     enum kv_status st = kv_store_verify(((struct kv_app *)r->app)->store, &v, err);
     if (st) return st;
-    json_t *o = v.verified ? json_pack("{s:b, s:I, s:I, s:o}", "verified", 1, "rows", (json_int_t)v.rows, "signed_rows", (json_int_t)v.signed_rows, "head", kv_api_hex_json(v.head, 32))
+    json_t *o = v.verified ? json_pack("{s:b, s:I, s:I, s:I, s:I, s:o}", "verified", 1, "rows", (json_int_t)v.rows, "signed_rows", (json_int_t)v.signed_rows, "roots", (json_int_t)v.roots, "sealed", (json_int_t)v.sealed, "head", kv_api_hex_json(v.head, 32))
                            : json_pack("{s:b, s:I, s:s, s:o}", "verified", 0, "at", (json_int_t)v.at, "reason", kv_status_name(v.reason), "detail", kv_text_json(v.detail, strlen(v.detail)));
     return kv_http_reply_json(r, 200, o, err);
+}
+
+/* Into the state folder's backups, so that a caller chooses no path of the server's. */
+KV_HANDLER(kv_api_backup)
+{
+    struct kv_app *app = r->app;
+    char path[1024], name[64];
+    time_t now = time(NULL);
+    struct tm t;
+    gmtime_r(&now, &t);
+    strftime(name, sizeof name, "%Y%m%dT%H%M%SZ", &t);
+    snprintf(path, sizeof path, "%s/backups", kv_store_dir(app->store));
+    if (mkdir(path, 0700) && errno != EEXIST) return kv_fail(err, KV_IO_ERROR, path, "the folder of backups cannot be made: %s", strerror(errno));
+    snprintf(path, sizeof path, "%s/backups/%s", kv_store_dir(app->store), name);
+    enum kv_status st = kv_store_backup(app->store, path, err);
+    return st ? st : kv_http_reply_json(r, 201, json_pack("{s:o}", "path", kv_text_json(path, strlen(path))), err);
 }

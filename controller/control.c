@@ -83,6 +83,7 @@ static void rearm(struct kv_control *c)
     c->epoch = epoch;
     c->uninstall_due = true;
     pthread_mutex_unlock(&c->state);
+    kv_control_at(c, KV_AT_REARMED);
     kv_control_note(c, KV_EVENT_LOG, 0, "every sequence is back on the exact baseline; epoch %llu", (unsigned long long)epoch);
 }
 

@@ -24,6 +24,21 @@ struct kv_release_port kv_release_port_of(struct kv_engine *e);
 
 enum kv_control_event { KV_EVENT_ROLLOUT, KV_EVENT_POLICY, KV_EVENT_LOG };
 
+/* Numbered steps of the protocols, for tests that stop, yield or kill there. */
+enum kv_control_step {
+    KV_AT_ADVANCE_BEGIN = 1,   /* nothing is written */
+    KV_AT_ADVANCE_COMMITTED,   /* durable, not yet acted upon */
+    KV_AT_ADVANCE_INSTALLED,   /* the engine serves it, memory does not show it */
+    KV_AT_ROLLBACK_BEGIN,      /* nothing has happened */
+    KV_AT_ROLLBACK_FENCED,     /* no candidate token leaves any more */
+    KV_AT_ROLLBACK_DURABLE,    /* the intent is on disk */
+    KV_AT_ROLLBACK_MOVED,      /* memory shows the baseline; acknowledged from here on */
+    KV_AT_ROLLBACK_RECORDED,   /* the database has the transition */
+    KV_AT_REARMED,             /* every sequence is back; a new candidate may start */
+    KV_AT_CREATED,             /* a new candidate is durable, not yet in memory */
+    KV_CONTROL_STEPS
+};
+
 struct kv_control_config {
     uint8_t model_artifact[32], numerics_id[32];
     int32_t tick_ms;               /* 0: 200 */
@@ -35,6 +50,8 @@ struct kv_control_config {
     /* Whether more than one person may write here: then nobody approves what is their own. NULL: no. */
     bool (*two_users)(void *ctx);
     void *users_ctx;
+    void (*probe)(void *ctx, enum kv_control_step at); /* tests; NULL */
+    void *probe_ctx;
     bool manual;                   /* no thread: the caller ticks (tests) */
     /* Called without locks held, from the thread that caused it. rollout 0: not about one. May be NULL. */
     void (*on_event)(void *ctx, enum kv_control_event what, uint64_t rollout, const char *line);

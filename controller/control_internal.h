@@ -94,6 +94,11 @@ void kv_control_note(struct kv_control *c, enum kv_control_event what, uint64_t 
 void kv_control_begin(struct kv_control *c); /* takes work */
 void kv_control_end(struct kv_control *c);   /* gives it up and tells what happened */
 
+static inline void kv_control_at(const struct kv_control *c, enum kv_control_step step)
+{
+    if (c->config.probe) c->config.probe(c->config.probe_ctx, step);
+}
+
 struct entry *kv_control_entry(struct kv_control *c, uint64_t rollout);           /* state */
 void kv_control_facts(struct kv_control *c, const struct entry *e, struct kv_release_facts *f); /* state */
 /* work. Commits the next step, then installs it. */

@@ -83,6 +83,7 @@ enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_
     snprintf(t.actor, sizeof t.actor, "%s", actor);
     struct kv_rollout *after = malloc(sizeof *after);
     if (!after) return kv_fail(err, KV_OUT_OF_MEMORY, "control", "memory could not be had");
+    kv_control_at(c, KV_AT_ADVANCE_BEGIN);
     uint64_t expected = c->port.word(c->port.ctx).epoch;
     pthread_mutex_lock(&c->state);
     struct entry *e = c->live;
@@ -99,8 +100,10 @@ enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_
         return st;
     }
     after->transitions[after->n_transitions - 1].receipt = t.receipt;
+    kv_control_at(c, KV_AT_ADVANCE_COMMITTED);
     struct kv_candidate candidate = {after->id, after->manifest.pipeline, after->manifest.params};
     st = c->port.install(c->port.ctx, &candidate, to == KV_STAGE_SHADOW, expected, t.epoch, err);
+    kv_control_at(c, KV_AT_ADVANCE_INSTALLED);
     pthread_mutex_lock(&c->state);
     if (st == KV_OK && c->live == e) {
         e->r = *after;
@@ -143,7 +146,9 @@ void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const cha
     int64_t began = kv_control_monotonic(c);
     struct kv_rollback fenced;
     memset(&fenced, 0, sizeof fenced);
+    kv_control_at(c, KV_AT_ROLLBACK_BEGIN);
     c->port.rollback(c->port.ctx, &fenced);
+    kv_control_at(c, KV_AT_ROLLBACK_FENCED);
     struct kv_intent_record i = {.epoch = fenced.epoch, .at_us = kv_control_realtime(c), .reason = reason};
     snprintf(i.actor, sizeof i.actor, "%s", actor);
     snprintf(i.detail, sizeof i.detail, "%s", detail);
@@ -151,6 +156,7 @@ void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const cha
     i.rollout = c->live ? c->live->r.id : 0;
     pthread_mutex_unlock(&c->state);
     enum kv_status durable = kv_intent_write(c->intent, &i);
+    kv_control_at(c, KV_AT_ROLLBACK_DURABLE);
     pthread_mutex_lock(&c->state);
     struct entry *e = c->live;
     struct kv_transition t = {.to = KV_STAGE_EXACT_BASELINE, .reason = reason, .at_us = i.at_us};
@@ -165,6 +171,7 @@ void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const cha
     }
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->state);
+    kv_control_at(c, KV_AT_ROLLBACK_MOVED);
     struct kv_rollback_answer answer;
     acknowledge(c, &fenced, began, durable, out ? out : &answer);
 }
@@ -180,6 +187,7 @@ void kv_control_record_pending(struct kv_control *c)
         pthread_mutex_unlock(&c->state);
         more = e && kv_store_put_transition(c->store, r, &u.t, NULL) == KV_OK;
         if (!more) break;
+        kv_control_at(c, KV_AT_ROLLBACK_RECORDED);
         pthread_mutex_lock(&c->state);
         e->r.transitions[e->r.n_transitions - 1].receipt = u.t.receipt;
         c->n_unrecorded--;
@@ -305,6 +313,7 @@ static enum kv_status start(struct kv_control *c, const struct kv_manifest *m, c
         kv_gates_destroy(gates);
         return st;
     }
+    kv_control_at(c, KV_AT_CREATED);
     kv_gates_destroy(c->gates);
     c->gates = gates;
     pthread_mutex_lock(&c->state);

@@ -106,11 +106,25 @@ static enum kv_status start_control(struct daemon *d, struct kv_error *err)
     return st;
 }
 
+enum { RETAIN_EVERY = 20 }; /* half seconds: 2000 receipts a second can be sealed */
+
+static void retain(struct kv_app *app)
+{
+    double days = app->config->retention_days;
+    int64_t now = kv_realtime_us();
+    uint64_t removed = 0;
+    struct kv_error err = {0};
+    if (days <= 0) return;
+    if (kv_store_retain(app->store, now - (int64_t)(days * 86400e6), now, &removed, &err)) kv_events_log(KV_LOG_WARN, "old receipts were not sealed: %s: %s", kv_status_name(err.status), err.message);
+    else if (removed) kv_events_log(KV_LOG_INFO, "%llu receipts older than %g days were sealed and removed", (unsigned long long)removed, days);
+}
+
 static void *status_main(void *arg)
 {
     struct daemon *d = arg;
     const struct timespec half_second = {0, 500000000};
-    while (!d->stopping) {
+    for (int i = 0; !d->stopping; i++) {
+        if (i % RETAIN_EVERY == 0) retain(&d->app);
         kv_api_post_status(&d->app);
         nanosleep(&half_second, NULL);
     }

@@ -85,9 +85,9 @@ bool kv_store_post(struct kv_store *s, const struct kv_receipt *r)
     return ok;
 }
 
-enum kv_status kv_store_run(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, struct kv_error *err)
+static enum kv_status submit(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, bool alone, struct kv_error *err)
 {
-    struct op op = {.run = run, .arg = arg};
+    struct op op = {.run = run, .arg = arg, .alone = alone};
     pthread_mutex_lock(&s->op_mutex);
     *s->ops_tail = &op;
     s->ops_tail = &op.next;
@@ -96,6 +96,16 @@ enum kv_status kv_store_run(struct kv_store *s, enum kv_status (*run)(struct kv_
     pthread_mutex_unlock(&s->op_mutex);
     if (op.status != KV_OK && err) *err = op.err;
     return op.status;
+}
+
+enum kv_status kv_store_run(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, struct kv_error *err)
+{
+    return submit(s, run, arg, false, err);
+}
+
+enum kv_status kv_store_run_alone(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, struct kv_error *err)
+{
+    return submit(s, run, arg, true, err);
 }
 
 /* ---------------------------------------------------------------- the writer */
@@ -131,6 +141,10 @@ enum kv_status kv_store_append(struct kv_store *s, const struct kv_receipt *r, u
     s->chain.id = next;
     memcpy(s->chain.hash, hash, 32);
     if (id) *id = next;
+    if ((int)clean.kind == KV_RECEIPT_REQUEST && clean.request) {
+        enum kv_status st = kv_store_put_root(s, clean.request, next, err);
+        if (st != KV_OK) return st;
+    }
     if (s->group && s->n_group < GROUP_ROWS + POST_ROWS) {
         struct kv_receipt_row *g = &s->group[s->n_group++];
         g->id = next;
@@ -216,11 +230,27 @@ static bool write_group(struct kv_store *s)
 {
     pthread_mutex_lock(&s->op_mutex);
     struct op *ops = s->ops;
+    bool alone = ops && ops->alone; /* the first one, with nothing beside it; the rest waits for the next group */
     s->ops = NULL;
     s->ops_tail = &s->ops;
+    if (alone && (s->ops = ops->next)) {
+        for (s->ops_tail = &s->ops; *s->ops_tail; s->ops_tail = &(*s->ops_tail)->next) {}
+        sem_post(&s->wake);
+    }
+    if (alone) ops->next = NULL;
+    for (struct op **o = &ops; !alone && *o; o = &(*o)->next)
+        if ((*o)->alone) {
+            s->ops = *o;
+            for (s->ops_tail = &s->ops; *s->ops_tail; s->ops_tail = &(*s->ops_tail)->next) {}
+            *o = NULL;
+            sem_post(&s->wake);
+            break;
+        }
     pthread_mutex_unlock(&s->op_mutex);
     uint64_t nd = ring_length(&s->decode), no = ring_length(&s->others);
     if (nd > GROUP_ROWS) nd = GROUP_ROWS;
+    if (alone) nd = no = 0;
+    if (alone) sqlite3_exec(s->db, "PRAGMA foreign_keys = OFF", NULL, NULL, NULL);
     if (!nd && !no && !ops) return true;
     int64_t start = kv_store_now_us(CLOCK_MONOTONIC);
     s->n_group = 0;
@@ -245,6 +275,7 @@ static bool write_group(struct kv_store *s)
         atomic_store(&s->failing_reason, (int)st);
         if (!atomic_load(&s->failing_since_us)) atomic_store(&s->failing_since_us, now);
     }
+    if (alone) sqlite3_exec(s->db, "PRAGMA foreign_keys = ON", NULL, NULL, NULL);
     finish_ops(s, ops, st, &err);
     if (st == KV_OK) checkpoint(s);
     return st == KV_OK;
@@ -370,6 +401,8 @@ void kv_store_close(struct kv_store *s)
     }
     sqlite3_close(s->read_db);
     sqlite3_finalize(s->insert);
+    sqlite3_finalize(s->leaves);
+    sqlite3_finalize(s->root);
     if (s->running) sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     sqlite3_close(s->db);
     kv_heads_close(&s->heads);

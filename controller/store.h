@@ -120,6 +120,8 @@ enum kv_status kv_store_load_gates(struct kv_store *s, uint64_t rollout, struct 
 /* --- queries; any thread */
 struct kv_receipt_filter { /* 0 or NULL: any */
     const char *kind, *reason, *tenant, *session;
+    const char *digest;       /* hexadecimal, the first six digits or more: of a chunk, a policy version or a manifest */
+    int64_t since_us, until_us;
     uint64_t request, rollout, epoch;
     uint64_t after, before;   /* ids, exclusive */
     bool only_failures;       /* rows whose reason is not OK and whose kind is a fact about a failure */
@@ -139,11 +141,26 @@ enum kv_status kv_store_transitions(struct kv_store *s, uint64_t rollout, struct
 struct kv_verify_result {
     bool verified;
     uint64_t rows, signed_rows; /* rows covered by the last signed head */
+    uint64_t roots;             /* requests whose root was recomputed */
+    uint64_t sealed;            /* rows up to here were removed by retention; 0: none */
     uint64_t at;                /* first row that does not verify; 0 when verified */
     uint8_t head[32];
     enum kv_status reason;
     char detail[200];
 };
+struct kv_request_root {
+    uint64_t receipt, leaves; /* receipt: the request's REQUEST row; 0: it has not ended */
+    uint8_t root[32];
+};
+/* Of the request a receipt belongs to. */
+enum kv_status kv_store_request_root(struct kv_store *s, const struct kv_receipt_row *row, struct kv_request_root *out, struct kv_error *err);
+
+/* Seals and removes receipts older than before_us: at most 20000 at once, never the last 1000, and up to a row that a signed head covers. Records its own
+ * deletion as a receipt. */
+enum kv_status kv_store_retain(struct kv_store *s, int64_t before_us, int64_t now_us, uint64_t *removed, struct kv_error *err);
+/* A folder that verifies and starts as it is, made while the server runs; the key file comes along unless it is kept elsewhere. */
+enum kv_status kv_store_backup(struct kv_store *s, const char *to, struct kv_error *err);
+
 /* Recomputes the whole chain against the stored hashes and the signed heads. IO and locking errors are the status. */
 enum kv_status kv_store_verify(struct kv_store *s, struct kv_verify_result *out, struct kv_error *err);
 /* The same for a stopped daemon's directory; STORE_LOCKED while one runs. Changes nothing. */

@@ -99,6 +99,22 @@ enum kv_status kv_heads_append(struct heads *h, const struct chain *c, int64_t a
     return KV_OK;
 }
 
+bool kv_heads_at_or_before(const struct heads *h, uint64_t id, struct chain *out)
+{
+    struct head_record r;
+    uint64_t low = 0, high = h->records; /* records below low cover no row after id */
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (pread(h->fd, &r, sizeof r, (off_t)(mid * sizeof r)) != (ssize_t)sizeof r) return false;
+        if (r.id <= id) low = mid + 1;
+        else high = mid;
+    }
+    if (low == 0 || pread(h->fd, &r, sizeof r, (off_t)((low - 1) * sizeof r)) != (ssize_t)sizeof r || r.id == 0) return false;
+    out->id = r.id;
+    memcpy(out->hash, r.hash, 32);
+    return true;
+}
+
 static enum kv_status distrust(struct kv_error *err, uint64_t id, const char *what)
 {
     char where[64];
@@ -159,10 +175,35 @@ static void failed_at(struct kv_verify_result *out, uint64_t id, const char *wha
 
 struct walk { /* a position in the chain and the next signed head */
     struct chain chain;
+    uint64_t sealed, seal_receipt; /* where it began, and the receipt that has to say so */
     uint64_t record, records;
     struct head_record head;
     uint8_t mac[32];
+    bool seal_signed;
+    uint8_t seal_hash[32];
 };
+
+/* Why a row does not match: the one that belongs here stands elsewhere, or this one was changed. */
+static void name_mismatch(sqlite3 *db, const struct walk *w, const struct kv_receipt_row *row, struct kv_verify_result *out)
+{
+    char sql[512], detail[120];
+    sqlite3_stmt *q = NULL;
+    failed_at(out, row->id, "edited: a receipt does not match its hash");
+    snprintf(sql, sizeof sql, "SELECT %s FROM receipts WHERE id > ? ORDER BY id LIMIT 1000", kv_store_columns);
+    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK) return;
+    sqlite3_bind_int64(q, 1, (sqlite3_int64)row->id);
+    while (sqlite3_step(q) == SQLITE_ROW) {
+        struct kv_receipt_row other;
+        uint8_t hash[32];
+        kv_store_read_row(q, &other);
+        kv_receipt_hash(w->chain.hash, row->id, &other.r, hash);
+        if (memcmp(hash, other.hash, 32)) continue;
+        snprintf(detail, sizeof detail, "reordered: the receipt that belongs here stands at %llu", (unsigned long long)other.id);
+        failed_at(out, row->id, detail);
+        break;
+    }
+    sqlite3_finalize(q);
+}
 
 /* Loads and checks heads until one names a later row than the chain has reached. */
 static bool heads_up_to(const struct heads *h, struct walk *w, struct kv_verify_result *out)
@@ -173,8 +214,10 @@ static bool heads_up_to(const struct heads *h, struct walk *w, struct kv_verify_
             memcmp(w->head.magic, magic, sizeof magic) || !sign(h->key, w->mac, &w->head, mac) || memcmp(mac, w->head.mac, 32))
             return failed_at(out, w->chain.id + 1, "a signed head does not verify"), false;
         if (w->head.id > w->chain.id) return true;
-        if (w->head.id < w->chain.id) return failed_at(out, w->head.id, "signed heads are out of order"), false;
-        if (memcmp(w->head.hash, w->chain.hash, 32)) return failed_at(out, w->chain.id, "the chain differs from a signed head"), false;
+        bool before = w->head.id < w->sealed; /* its row is gone with all before the seal */
+        if (w->head.id < w->chain.id && !before) return failed_at(out, w->head.id, "signed heads are out of order"), false;
+        if (!before && memcmp(w->head.hash, w->chain.hash, 32)) return failed_at(out, w->chain.id, "rewritten: the chain differs from a signed head"), false;
+        if (w->head.id == w->sealed) w->seal_signed = true;
         memcpy(w->mac, mac, 32);
         out->signed_rows = w->head.id;
         w->record++;
@@ -197,8 +240,10 @@ static enum kv_status verify_some(sqlite3 *db, const struct heads *h, struct wal
         n++;
         uint8_t hash[32];
         kv_receipt_hash(w->chain.hash, row.id, &row.r, hash);
-        if (row.id != w->chain.id + 1) failed_at(out, w->chain.id + 1, "a receipt is missing");
-        else if (memcmp(hash, row.hash, 32)) failed_at(out, row.id, "a receipt does not match its hash");
+        bool seal = row.id == w->seal_receipt && w->sealed;
+        if (row.id != w->chain.id + 1) failed_at(out, w->chain.id + 1, "removed: a receipt is missing");
+        else if (memcmp(hash, row.hash, 32)) name_mismatch(db, w, &row, out);
+        else if (seal && memcmp(row.r.digest, w->seal_hash, 32)) failed_at(out, row.id, "removed: the seal is not the one its receipt records");
         else {
             w->chain.id = row.id;
             memcpy(w->chain.hash, hash, 32);
@@ -217,6 +262,8 @@ enum kv_status kv_heads_verify(sqlite3 *db, pthread_mutex_t *read_mutex, const s
     memset(out, 0, sizeof *out);
     out->verified = true;
     struct walk w = {.records = h->records};
+    w.chain.id = w.sealed = out->sealed = kv_store_sealed(db, w.seal_hash, &w.seal_receipt);
+    memcpy(w.chain.hash, w.seal_hash, 32);
     heads_up_to(h, &w, out);
     enum kv_status s = KV_OK;
     for (bool more = out->verified; more && s == KV_OK;) {
@@ -224,7 +271,9 @@ enum kv_status kv_heads_verify(sqlite3 *db, pthread_mutex_t *read_mutex, const s
         s = verify_some(db, h, &w, out, &more, err);
         if (read_mutex) pthread_mutex_unlock(read_mutex);
     }
-    if (s == KV_OK && out->verified && w.record < w.records) failed_at(out, w.chain.id + 1, "receipts that a signed head covers are missing");
+    if (s == KV_OK && out->verified && w.record < w.records) failed_at(out, w.chain.id + 1, "tail removed: receipts that a signed head covers are missing");
+    if (s == KV_OK && out->verified && w.sealed && (!w.seal_signed || w.chain.id < w.seal_receipt)) failed_at(out, w.sealed, "removed: no signed head covers the seal, or its receipt is missing");
+    if (s == KV_OK && out->verified) s = kv_store_verify_roots(db, w.sealed, out, err);
     if (s == KV_OK && out->verified && !h->records && out->rows) failed_at(out, 1, "no head was ever signed");
     memcpy(out->head, w.chain.hash, 32);
     return s;

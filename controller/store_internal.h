@@ -22,6 +22,7 @@ struct op {
     struct kv_error err;
     enum kv_status status;
     bool done;
+    bool alone;                  /* in a transaction of its own, with foreign keys off */
     struct op *next;
 };
 
@@ -41,7 +42,7 @@ struct kv_store {
     char dir[768];
     int lock_fd;
     sqlite3 *db;                 /* writer thread, once it runs */
-    sqlite3_stmt *insert;
+    sqlite3_stmt *insert, *leaves, *root; /* the last two made at the first request's end */
     struct chain chain, committed;
     struct heads heads;
     int64_t head_written_us;
@@ -87,12 +88,20 @@ enum kv_status kv_store_query(struct kv_store *s, const char *sql, sqlite3_stmt 
 enum kv_status kv_store_finish(struct kv_store *s, sqlite3_stmt *q, int rc, struct kv_error *err);
 void kv_store_copy_text(sqlite3_stmt *q, int i, char *out, size_t cap);
 void kv_store_read_row(sqlite3_stmt *q, struct kv_receipt_row *row);
+enum kv_status kv_store_run_alone(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, struct kv_error *err);
+/* Writer thread: the root of a request whose REQUEST row is `last`. */
+enum kv_status kv_store_put_root(struct kv_store *s, uint64_t request, uint64_t last, struct kv_error *err);
+enum kv_status kv_store_verify_roots(sqlite3 *db, uint64_t sealed, struct kv_verify_result *out, struct kv_error *err);
+/* The last sealed row and the chain's hash there; 0 when nothing was sealed. receipt: the one that says so. */
+uint64_t kv_store_sealed(sqlite3 *db, uint8_t hash[32], uint64_t *receipt);
 extern const char kv_store_columns[]; /* of receipts, in the order kv_store_read_row expects */
 
 int64_t kv_store_now_us(int clock);
 enum kv_status kv_store_migrate(sqlite3 *db, const char *path, struct kv_error *err);
 enum kv_status kv_heads_open(struct heads *h, const char *dir, const char *key_file, bool create, struct kv_error *err);
 void kv_heads_close(struct heads *h);
+/* The newest head that covers no row after id. */
+bool kv_heads_at_or_before(const struct heads *h, uint64_t id, struct chain *out);
 enum kv_status kv_heads_append(struct heads *h, const struct chain *c, int64_t at_us);
 enum kv_status kv_heads_check_tail(sqlite3 *db, struct heads *h, struct chain *chain, struct kv_error *err);
 enum kv_status kv_heads_verify(sqlite3 *db, pthread_mutex_t *read_mutex, const struct heads *h, struct kv_verify_result *out, struct kv_error *err);

@@ -86,6 +86,7 @@ static void filter_sql(const struct kv_receipt_filter *f, char *sql, size_t cap)
         {f->kind, " AND kind = :kind"},       {f->reason, " AND reason = :reason"},    {f->tenant, " AND tenant = :tenant"},
         {f->session, " AND session = :session"}, {f->request, " AND request = :request AND request <> 0"}, {f->rollout, " AND rollout = :rollout"},
         {f->epoch, " AND epoch = :epoch"},    {f->after, " AND id > :after"},          {f->before, " AND id < :before"},
+        {f->digest, " AND lower(hex(substr(digest, 1, (length(:digest) + 1) / 2))) LIKE :digest || '%'"}, {f->since_us, " AND at_us >= :since"}, {f->until_us, " AND at_us < :until"},
     };
     for (size_t i = 0; i < sizeof clauses / sizeof *clauses; i++)
         if (clauses[i].on) n += (size_t)snprintf(sql + n, cap - n, "%s", clauses[i].clause);
@@ -107,6 +108,7 @@ enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter 
     if (f->limit < 1 || f->limit > 1000) return kv_fail(err, KV_BAD_ARGUMENT, "limit", "limit must lie between 1 and 1000");
     if (f->kind && kv_row_kind_from_name(f->kind) == KV_ROW_KINDS) return kv_fail(err, KV_BAD_ARGUMENT, "kind", "no kind of receipt is named '%.40s'", f->kind);
     if (f->reason && kv_status_from_name(f->reason) == KV_STATUS_COUNT) return kv_fail(err, KV_BAD_ARGUMENT, "reason", "no reason code is named '%.40s'", f->reason);
+    if (f->digest && (strlen(f->digest) < 6 || strlen(f->digest) > 64 || f->digest[strspn(f->digest, "0123456789abcdef")])) return kv_fail(err, KV_BAD_ARGUMENT, "digest", "a digest is given by 6 to 64 hexadecimal digits");
     char sql[1024];
     filter_sql(f, sql, sizeof sql);
     pthread_mutex_lock(&s->read_mutex);
@@ -122,6 +124,9 @@ enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter 
         bind_named(q, ":epoch", NULL, f->epoch);
         bind_named(q, ":after", NULL, f->after);
         bind_named(q, ":before", NULL, f->before);
+        bind_named(q, ":digest", f->digest, 0);
+        bind_named(q, ":since", NULL, (uint64_t)f->since_us);
+        bind_named(q, ":until", NULL, (uint64_t)f->until_us);
         bind_named(q, ":limit", NULL, (uint64_t)f->limit);
         int rc;
         while ((rc = sqlite3_step(q)) == SQLITE_ROW && *n < f->limit) kv_store_read_row(q, &rows[(*n)++]);

@@ -2,6 +2,7 @@
 #include "controller/control.h"
 #include "controller/http_auth.h"
 #include "controller/policy_replay.h"
+#include "tests/unit/controller/emulated_engine.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -13,47 +14,7 @@ static char dir[64];
 static struct kv_store *store;
 static struct kv_control *control;
 static bool two;
-static uint64_t word_now;
 
-static enum kv_status install(void *ctx, const struct kv_candidate *c, bool shadow, uint64_t expected, uint64_t epoch, struct kv_error *err)
-{
-    (void)ctx, (void)c, (void)shadow, (void)expected, (void)err;
-    word_now = epoch;
-    return KV_OK;
-}
-static enum kv_status rearm(void *ctx, uint64_t epoch, struct kv_error *err)
-{
-    return install(ctx, NULL, false, 0, epoch, err);
-}
-static struct kv_release_word word(void *ctx)
-{
-    (void)ctx;
-    return (struct kv_release_word){.epoch = word_now};
-}
-static void rollback(void *ctx, struct kv_rollback *out)
-{
-    (void)ctx;
-    *out = (struct kv_rollback){.epoch = word_now};
-}
-static int32_t recomputing(void *ctx)
-{
-    (void)ctx;
-    return 0;
-}
-static void set_fallback(void *ctx, const struct kv_fallback_table *t, double max)
-{
-    (void)ctx, (void)t, (void)max;
-}
-static size_t samples(void *ctx, struct kv_sample *out, size_t cap)
-{
-    (void)ctx, (void)out, (void)cap;
-    return 0;
-}
-static void stats(void *ctx, struct kv_engine_stats *out)
-{
-    (void)ctx;
-    memset(out, 0, sizeof *out);
-}
 static bool two_users(void *ctx)
 {
     (void)ctx;
@@ -63,10 +24,9 @@ static bool two_users(void *ctx)
 static void start(void)
 {
     struct kv_error err = {0};
-    struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats};
     ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err) == KV_OK, "%s", err.message);
     struct kv_control_config c = {.manual = true, .two_users = two_users};
-    ck_assert_msg(kv_control_create(port, store, &c, &control, &err) == KV_OK, "%s", err.message);
+    ck_assert_msg(kv_control_create(emulated_port(), store, &c, &control, &err) == KV_OK, "%s", err.message);
 }
 static void stop(void)
 {
@@ -78,7 +38,7 @@ static void set_up(void)
     strcpy(dir, "/tmp/kvasir-life-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
     two = false;
-    word_now = 0;
+    emulated_reset();
     start();
 }
 static void tear_down(void)
