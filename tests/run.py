@@ -40,7 +40,7 @@ def execute(command, env, timeout):
 
 def unit(tally, build, env):
     """Check's summary: "98%: Checks: 50, Failures: 1, Errors: 0" a suite runner."""
-    status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {"CK_DEFAULT_TIMEOUT": "120", **env}, 900)
+    status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {"CK_DEFAULT_TIMEOUT": "120", **env}, float(env.get("KVASIR_TEST_UNIT_S", "900")))
     found = re.search(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", output)
     checks, bad = (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 1)
     if status != 0 and not bad:
@@ -97,6 +97,7 @@ def main():
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
         env.setdefault("LSAN_OPTIONS", "print_suppressions=0")
         env.setdefault("KVASIR_TEST_START_S", "120")
+        env.setdefault("KVASIR_TEST_UNIT_S", "2700")
     print(f"SmolLM2: {smollm2() or 'not at hand, its two tests are left out; models/README.md says how to get it'}", flush=True)
     print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
     unit(tally, build, env)
