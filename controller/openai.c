@@ -17,6 +17,7 @@ void kv_openai_free(struct kv_openai *o)
         kv_stream_close(o->reader);
     }
     o->app->inferring--;
+    kv_openai_schema_free(o->schema);
     free(o->ids);
     free(o);
 }

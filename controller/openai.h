@@ -3,12 +3,14 @@
 #define KV_OPENAI_H
 
 #include "controller/api.h"
+#include "controller/openai_schema.h"
 
 struct kv_openai {
     struct kv_app *app;
     struct kv_http_request *http;
     bool chat, stream, include_usage, logprobs, baseline; /* baseline: an operator asked for the resident pipeline */
     int32_t *ids;
+    struct kv_openai_schema *schema; /* of response_format; NULL: any text */
     struct kv_request q;   /* strings belong to the request's JSON */
     int64_t deadline_ms, created_s;
     struct kv_assignment arm;

@@ -9,12 +9,12 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
 static const char *const known[] = {"model", "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop",
-    "logprobs", "top_logprobs", "stream", "stream_options", "frequency_penalty", "presence_penalty", "repetition_penalty", "n", "ignore_eos", "kvasir",
+    "logprobs", "top_logprobs", "stream", "stream_options", "frequency_penalty", "presence_penalty", "repetition_penalty", "n", "ignore_eos", "response_format", "kvasir",
     /* told to us and of no consequence */
     "user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key", "reasoning_effort", "verbosity"};
 /* Known and not supported, but for the value that asks for nothing. */
 static const struct { const char *name, *harmless; } unsupported[] = {{"suffix", "\"\""}, {"echo", "false"}, {"best_of", "1"}, {"logit_bias", "{}"},
-    {"tools", "[]"}, {"tool_choice", "\"none\""}, {"functions", "[]"}, {"function_call", "\"none\""}, {"response_format", "{\"type\":\"text\"}"},
+    {"tools", "[]"}, {"tool_choice", "\"none\""}, {"functions", "[]"}, {"function_call", "\"none\""}, 
     {"audio", "null"}, {"modalities", "[\"text\"]"}, {"prediction", "null"}, {"web_search_options", "null"}};
 static const char *const kvasir_fields[] = {"contract", "class", "session", "deadline_ms", "pipeline"};
 
@@ -150,6 +150,14 @@ static enum kv_status parse_logprobs(struct kv_openai *o, struct kv_error *err)
     }
     /* The chosen token's own logprob comes with at least one alternative. */
     o->q.n_logprobs = o->logprobs ? (int32_t)(n ? n : 1) : 0;
+    return st;
+}
+
+static enum kv_status parse_format(struct kv_openai *o, struct kv_error *err)
+{
+    json_t *format = get(o->http->json, "response_format");
+    enum kv_status st = format ? kv_openai_schema_read(format, &o->schema, err) : KV_OK;
+    o->q.schema = kv_openai_schema_of(o->schema);
     return st;
 }
 
@@ -339,6 +347,7 @@ enum kv_status kv_openai_parse(struct kv_openai *o, struct kv_error *err)
     if (!st) st = parse_sampling(o, err);
     if (!st) st = parse_stop(o, err);
     if (!st) st = parse_logprobs(o, err);
+    if (!st) st = parse_format(o, err);
     if (!st) st = parse_stream(o, err);
     if (!st) st = parse_kvasir(o, err);
     if (!st) st = o->chat ? parse_messages(o, err) : parse_prompt(o, err);

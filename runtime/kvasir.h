@@ -203,6 +203,27 @@ struct kv_sampling {
     uint64_t seed;     /* draws are a function of (seed, output index) */
 };
 
+/* The shape of a JSON answer (runtime/model/constraint.h). Node 0 is the answer. */
+enum kv_schema_kind { KV_SCHEMA_ANY, KV_SCHEMA_OBJECT, KV_SCHEMA_ARRAY, KV_SCHEMA_STRING, KV_SCHEMA_NUMBER, KV_SCHEMA_INTEGER, KV_SCHEMA_LITERALS, KV_SCHEMA_ANY_OF };
+#define KV_SCHEMA_MAX_NODES 512
+#define KV_SCHEMA_MAX_ITEMS 256 /* of one node */
+struct kv_schema_item {
+    const char *text; /* OBJECT: the key as JSON, quotes included. LITERALS: the value as JSON */
+    int32_t node;     /* OBJECT: of the value. ANY_OF: the alternative */
+    bool required;    /* OBJECT */
+};
+struct kv_schema_node {
+    enum kv_schema_kind kind;
+    int32_t first, n;  /* items: properties in order, literals, alternatives */
+    int32_t value;     /* ARRAY: of the items. OBJECT without properties: of every value; -1: it stays empty */
+    int32_t min, max;  /* ARRAY items, STRING characters; max -1: any number */
+};
+struct kv_schema {
+    const struct kv_schema_node *node;
+    const struct kv_schema_item *item;
+    int32_t n_nodes, n_items;
+};
+
 #define KV_MAX_STOPS 8
 #define KV_MAX_LOGPROBS 20
 struct kv_request {
@@ -212,6 +233,7 @@ struct kv_request {
     int32_t n_logprobs;    /* 0: none; else the best n beside the chosen one */
     const char *stop[KV_MAX_STOPS]; /* copied; NULL after the last */
     bool ignore_eos;
+    const struct kv_schema *schema; /* copied; NULL: any text */
     enum kv_contract contract;
     const char *tenant, *class, *session; /* copied; may be NULL */
     int64_t deadline_us;   /* CLOCK_MONOTONIC; 0: none */

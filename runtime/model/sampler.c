@@ -12,6 +12,7 @@ struct kv_sampler {
     float *weight;   /* [n_vocab] penalised logits, then exp((logit - best) / temperature) */
     int32_t *heap;   /* [n_vocab] ids */
     int32_t *counts; /* [n_vocab] zero between calls */
+    uint8_t *mask;   /* [n_vocab] the caller's */
 };
 
 enum kv_status kv_sampler_create(int32_t n_vocab, struct kv_sampler **out)
@@ -23,7 +24,8 @@ enum kv_status kv_sampler_create(int32_t n_vocab, struct kv_sampler **out)
     s->weight = calloc((size_t)n_vocab, sizeof *s->weight);
     s->heap = calloc((size_t)n_vocab, sizeof *s->heap);
     s->counts = calloc((size_t)n_vocab, sizeof *s->counts);
-    if (!s->weight || !s->heap || !s->counts) {
+    s->mask = calloc((size_t)n_vocab, sizeof *s->mask);
+    if (!s->weight || !s->heap || !s->counts || !s->mask) {
         kv_sampler_destroy(s);
         return KV_OUT_OF_MEMORY;
     }
@@ -37,6 +39,7 @@ void kv_sampler_destroy(struct kv_sampler *s)
     free(s->weight);
     free(s->heap);
     free(s->counts);
+    free(s->mask);
     free(s);
 }
 
@@ -59,6 +62,11 @@ double kv_draw(uint64_t seed, uint64_t output_index)
     uint32_t c[4] = {(uint32_t)output_index, (uint32_t)(output_index >> 32), 0, 0};
     philox(c, (uint32_t)seed, (uint32_t)(seed >> 32));
     return (double)(((uint64_t)c[1] << 32 | c[0]) >> 11) * 0x1p-53;
+}
+
+uint8_t *kv_sampler_mask(struct kv_sampler *s)
+{
+    return s->mask;
 }
 
 /* ---------------------------------------------------------------- the model's distribution */
@@ -261,7 +269,7 @@ static enum kv_status check(const struct kv_sampler *s, const struct kv_sampling
 }
 
 enum kv_status kv_sample(struct kv_sampler *s, const struct kv_sampling *p, const float *logits, struct kv_history history,
-                         uint64_t output_index, int32_t n_top, struct kv_sampled *out)
+                         uint64_t output_index, int32_t n_top, const uint8_t *allowed, struct kv_sampled *out)
 {
     int32_t best;
     enum kv_status status = check(s, p, history, n_top);
@@ -269,8 +277,8 @@ enum kv_status kv_sample(struct kv_sampler *s, const struct kv_sampling *p, cons
     if (status != KV_OK) return status;
     double norm = log_sum(logits, s->n_vocab, logits[best]);
     out->id = best;
-    if (p->temperature != 0 || penalised(p)) {
-        for (int32_t i = 0; i < s->n_vocab; i++) s->weight[i] = logits[i];
+    if (p->temperature != 0 || penalised(p) || allowed) {
+        for (int32_t i = 0; i < s->n_vocab; i++) s->weight[i] = !allowed || allowed[i] ? logits[i] : -INFINITY;
         if (penalised(p)) penalise(s, p, history);
         out->id = choose(s, p, output_index);
     }

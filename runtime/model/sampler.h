@@ -27,9 +27,11 @@ struct kv_sampled {
 };
 
 /* NAN_LOGITS when a logit is not a number or none is finite; BAD_ARGUMENT when a parameter lies outside its range; TOKEN_OUT_OF_RANGE
- * for a history id outside the vocabulary. n_top ≤ KV_MAX_LOGPROBS. */
+ * for a history id outside the vocabulary. allowed: [n_vocab], 0 where a token must not be drawn, at least one other; NULL: all may be. n_top ≤ KV_MAX_LOGPROBS. */
 enum kv_status kv_sample(struct kv_sampler *s, const struct kv_sampling *p, const float *logits, struct kv_history history,
-                         uint64_t output_index, int32_t n_top, struct kv_sampled *out);
+                         uint64_t output_index, int32_t n_top, const uint8_t *allowed, struct kv_sampled *out);
+/* Room for a mask [n_vocab] that goes to kv_sample. */
+uint8_t *kv_sampler_mask(struct kv_sampler *s);
 /* Log-probability of one token, for a forced one. */
 enum kv_status kv_logprob(struct kv_sampler *s, const float *logits, int32_t id, double *out);
 

@@ -13,6 +13,7 @@ static enum kv_status check_request(const struct kv_engine *e, const struct kv_r
     if (r->max_tokens < 1) return kv_fail(err, KV_BAD_ARGUMENT, "max_tokens", "max_tokens is %d and must be at least 1", r->max_tokens);
     if (r->n_logprobs < 0 || r->n_logprobs > KV_MAX_LOGPROBS)
         return kv_fail(err, KV_BAD_ARGUMENT, "logprobs", "logprobs is %d and must lie in 0 to %d", r->n_logprobs, KV_MAX_LOGPROBS);
+    if (r->n_force && r->schema) return kv_fail(err, KV_BAD_ARGUMENT, "force", "forced tokens and a schema exclude each other");
     if (r->n_force < 0 || r->n_force > r->max_tokens) return kv_fail(err, KV_BAD_ARGUMENT, "force", "more tokens are forced than asked for");
     if (r->n_prompt > e->context_length || r->max_tokens > e->context_length - r->n_prompt) {
         kv_fail(err, KV_CONTEXT_OVERRUN, "max_tokens", "%d prompt tokens and %d to come exceed the context of %d", r->n_prompt, r->max_tokens, e->context_length);

@@ -16,7 +16,12 @@ static void sample_item(void *ctx, int32_t worker, int32_t i)
     int32_t index = s->n_tokens - s->n_prompt;
     const float *logits = kv_transformer_logits(e->transformer, it->logits_row);
     struct kv_history history = {.ids = s->tokens, .n_prompt = s->first_prompt, .n = s->n_tokens};
-    r->status = kv_sample(e->samplers[worker], &s->sampling, logits, history, (uint64_t)(s->n_spoken + index), s->n_logprobs, &r->sampled);
+    uint8_t *allowed = s->constraint ? kv_sampler_mask(e->samplers[worker]) : NULL;
+    if (allowed && !kv_constraint_mask(s->constraint, e->model, allowed)) {
+        r->status = KV_NO_LEGAL_PATH; /* no token of this vocabulary leads on */
+        return;
+    }
+    r->status = kv_sample(e->samplers[worker], &s->sampling, logits, history, (uint64_t)(s->n_spoken + index), s->n_logprobs, allowed, &r->sampled);
     if (r->status != KV_OK || index >= s->n_force) return;
     double logprob;
     r->status = kv_logprob(e->samplers[worker], logits, s->force[index], &logprob);
@@ -77,6 +82,7 @@ static enum kv_finish append(struct kv_engine *e, struct kv_sequence *s)
     bool stop = kv_text_add(&s->text, bytes, n < sizeof bytes ? n : sizeof bytes);
     log->n_text = (uint8_t)kv_text_take(&s->text, false, log->text, (int32_t)sizeof log->text);
     kv_stream_publish(s->stream);
+    if (s->constraint && kv_constraint_feed(s->constraint, bytes, n < sizeof bytes ? n : sizeof bytes)) stop |= kv_constraint_closed(s->constraint);
     if (stop || (!s->ignore_eos && kv_token_ends_turn(e->model, r->id))) return KV_FINISH_STOP;
     return s->n_tokens - s->n_prompt == s->max_tokens ? KV_FINISH_LENGTH : KV_RUNNING;
 }

@@ -2,6 +2,8 @@
 #include "runtime/service/sequence.h"
 
 #include "runtime/model/transformer.h"
+#include "runtime/selection/rank.h"
+#include "runtime/selection/support.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,8 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     struct kv_sequence *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "request", "no memory for a request");
     enum kv_status status = kv_text_init(&s->text, r->stop, err);
+    if (status != KV_OK) return free(s), status;
+    if (r->schema) status = kv_constraint_create(r->schema, &s->constraint, err);
     if (status != KV_OK) return free(s), status;
     s->n_prompt = s->n_tokens = s->segment = r->n_prompt;
     s->max_tokens = r->max_tokens;
@@ -67,6 +71,7 @@ void kv_sequence_destroy(struct kv_sequence *s)
     kv_selection_destroy(s->shadow);
     kv_cache_free(&s->cache, NULL);
     kv_stream_unref(s->stream);
+    kv_constraint_destroy(s->constraint);
     free(s->tokens);
     free(s->force);
     free(s);
@@ -101,9 +106,10 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     s->estimate = calloc(heads * group * (size_t)s->d_head, sizeof *s->estimate);
     s->mass = calloc(heads * group, sizeof *s->mass);
     s->ledger = calloc(heads, sizeof *s->ledger);
+    s->dense_until = calloc(units, sizeof *s->dense_until);
     s->n_prefill_q = n_prompt < KEPT_QUERIES ? n_prompt : KEPT_QUERIES;
     if (n_prompt) s->prefill_q = calloc(units * (size_t)s->n_prefill_q * group * (size_t)s->d_head, sizeof *s->prefill_q);
-    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || !s->ledger || (n_prompt && !s->prefill_q)) goto fail;
+    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || !s->ledger || !s->dense_until || (n_prompt && !s->prefill_q)) goto fail;
     for (int32_t l = m->dense_layers; n_prompt && l < s->n_layers; l++)
         for (int32_t h = 0; h < s->n_kv_heads; h++) {
             struct kv_selector *made;
@@ -127,6 +133,7 @@ void kv_selection_destroy(struct kv_selection *s)
     free(s->estimate);
     free(s->mass);
     free(s->ledger);
+    free(s->dense_until);
     free(s->prefill_q);
     free(s);
 }
@@ -173,6 +180,15 @@ static enum kv_status catch_up(struct kv_selection *s, size_t unit, const struct
     return status == KV_OK ? s->method->append(sel, &rows, covered) : status;
 }
 
+/* All rows as the answer of one head. */
+static void take_all(struct kv_selection *s, const struct kv_rows *rows, int32_t n_blocks, uint64_t *support, struct kv_ledger *ledger)
+{
+    memset(support, 0, (size_t)s->group * (size_t)n_blocks * sizeof *support);
+    for (int32_t g = 0; g < s->group; g++) kv_mask_set_range(support + (size_t)g * (size_t)n_blocks, 0, rows->n_rows);
+    ledger->candidate_bytes = ledger->candidates = 0;
+    kv_ledger_support(ledger, rows, support, n_blocks, NULL);
+}
+
 enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
                                   int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted)
 {
@@ -180,9 +196,13 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     *estimated_mass = -1;
     *omitted = 0;
     if (!s->selector[unit]) return KV_INDEX_MISS;
+    struct kv_rows rows = kv_selection_rows(s, a, n_visible);
+    if (n_visible < s->dense_until[unit]) {
+        take_all(s, &rows, a->n_blocks, s->support + (size_t)kv_head * group * (size_t)s->max_blocks, &s->ledger[kv_head]);
+        return KV_OK;
+    }
     enum kv_status status = widen ? KV_OK : catch_up(s, unit, a, n_visible);
     if (status != KV_OK) return status;
-    struct kv_rows rows = kv_selection_rows(s, a, n_visible);
     int64_t began = kv_now_ns();
     struct kv_ledger *ledger = &s->ledger[kv_head];
     ledger->trace = NULL;
@@ -190,6 +210,10 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     double *mass = s->mass + (size_t)kv_head * group;
     status = s->method->query(s->selector[unit], &rows, a->q, widen, support, a->n_blocks, mass, ledger);
     if (status != KV_OK) return status;
+    if (ledger->candidate_bytes + ledger->payload_bytes >= (uint64_t)n_visible * 2 * kv_rows_row_bytes(&rows)) {
+        s->dense_until[unit] = n_visible + n_visible / 8 + 1;
+        take_all(s, &rows, a->n_blocks, support, ledger);
+    }
     atomic_fetch_add_explicit(&s->queries, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->query_ns, (uint64_t)(kv_now_ns() - began), memory_order_relaxed);
     atomic_fetch_add_explicit(&s->ranked_bytes, ledger->candidate_bytes, memory_order_relaxed);

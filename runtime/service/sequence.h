@@ -12,6 +12,7 @@
 
 #include "runtime/execution/placement.h"
 #include "runtime/identity/identity.h"
+#include "runtime/model/constraint.h"
 #include "runtime/model/sampler.h"
 #include "runtime/selection/selector.h"
 #include "runtime/service/stream.h"
@@ -30,6 +31,7 @@ struct kv_selection {
     float *estimate;               /* [n_kv_heads][group][d_head] */
     double *mass;                  /* [n_kv_heads][group] */
     struct kv_ledger *ledger;      /* [n_kv_heads] of the last query */
+    int32_t *dense_until;          /* [n_layers][n_kv_heads] rows below which selecting reads no less than all rows; asked again from there on */
     _Atomic uint64_t queries, query_ns, ranked_bytes, rows, visible, build_ns; /* since the decode thread last took them */
     float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
     int32_t n_prefill_q;
@@ -80,6 +82,7 @@ struct kv_sequence {
     bool approximate;                  /* some published token was */
     int32_t segment;                   /* first published token without a publication receipt */
     struct kv_text text;
+    struct kv_constraint *constraint;  /* as far as published; NULL: any text */
     struct kv_stream *stream;
     /* The pipeline: candidate 0 is the baseline. */
     uint64_t candidate;
@@ -113,7 +116,8 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
 void kv_selection_destroy(struct kv_selection *s);
 enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out);
 /* Worker thread. Brings the index of one head up to the rows of `a` (position + 1 visible) and queries it. *omitted: rows left out,
- * summed over the group. */
+ * summed over the group. Where ranking and selected rows are no fewer bytes than all rows, all rows are the answer: the method is below its
+ * break-even depth there, and is asked again when an eighth more rows have come. */
 enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
                                   int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted);
 /* Decode thread. Keeps those of the queries [n_kv_heads][n][group][d_head] at `position` that are among the last of the prompt. */

@@ -27,7 +27,7 @@ static void tear_down(void)
 static struct kv_sampled sample(struct kv_sampling p, struct kv_history h, uint64_t index, int32_t n_top)
 {
     struct kv_sampled out = {0};
-    ck_assert_int_eq(kv_sample(sampler, &p, logits, h, index, n_top, &out), KV_OK);
+    ck_assert_int_eq(kv_sample(sampler, &p, logits, h, index, n_top, NULL, &out), KV_OK);
     return out;
 }
 
@@ -182,20 +182,20 @@ START_TEST(refusals)
     struct kv_history none = {0};
     struct kv_sampling bad = greedy;
     bad.top_p = 1.5f;
-    ck_assert_int_eq(kv_sample(sampler, &bad, logits, none, 0, 0, &out), KV_BAD_ARGUMENT);
+    ck_assert_int_eq(kv_sample(sampler, &bad, logits, none, 0, 0, NULL, &out), KV_BAD_ARGUMENT);
     bad = greedy;
     bad.temperature = NAN;
-    ck_assert_int_eq(kv_sample(sampler, &bad, logits, none, 0, 0, &out), KV_BAD_ARGUMENT);
-    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, KV_MAX_LOGPROBS + 1, &out), KV_BAD_ARGUMENT);
+    ck_assert_int_eq(kv_sample(sampler, &bad, logits, none, 0, 0, NULL, &out), KV_BAD_ARGUMENT);
+    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, KV_MAX_LOGPROBS + 1, NULL, &out), KV_BAD_ARGUMENT);
     bad = greedy;
     bad.presence_penalty = 1;
-    ck_assert_int_eq(kv_sample(sampler, &bad, logits, (struct kv_history){(int32_t[]){N}, 0, 1}, 0, 0, &out), KV_TOKEN_OUT_OF_RANGE);
+    ck_assert_int_eq(kv_sample(sampler, &bad, logits, (struct kv_history){(int32_t[]){N}, 0, 1}, 0, 0, NULL, &out), KV_TOKEN_OUT_OF_RANGE);
     logits[999] = NAN;
-    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, 0, &out), KV_NAN_LOGITS);
+    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, 0, NULL, &out), KV_NAN_LOGITS);
     logits[999] = INFINITY;
-    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, 0, &out), KV_NAN_LOGITS);
+    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, 0, NULL, &out), KV_NAN_LOGITS);
     for (int i = 0; i < N; i++) logits[i] = -INFINITY;
-    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, 0, &out), KV_NAN_LOGITS);
+    ck_assert_int_eq(kv_sample(sampler, &greedy, logits, none, 0, 0, NULL, &out), KV_NAN_LOGITS);
 }
 END_TEST
 
