@@ -117,6 +117,10 @@ $(B)/tests/unit/unit: $(call obj,$(UNIT_SRC)) $(CONSOLE_LIB_OBJ) $(B)/libcontrol
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(shell pkg-config --libs check) $(CUDA_LD)
 
+$(B)/bench/trust: $(B)/bench/trust.o $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
+	@echo "  LD   $@"
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
+
 $(B)/bench/%: $(B)/bench/%.o $(B)/libkvasir.a
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
@@ -146,6 +150,11 @@ $(B)/.web-tests-ok: tests/web/package-lock.json tests/web/package.json
 check: deps ## set up, build and pass every test; ends with "N passed, N failed"
 	$(Q)$(MAKE) --no-print-directory all $(B)/tests/unit/unit $(B)/.venv-ok $(B)/.web-tests-ok $(addprefix $(B)/fuzz/,$(basename $(notdir $(FUZZ_SRC))))
 	$(Q)$(B)/venv/bin/python tests/run.py --build $(B)
+
+.PHONY: soak
+soak: deps ## the long forms: 1,000 kills, 100,000 rollbacks that race with advances
+	$(Q)$(MAKE) --no-print-directory $(B)/tests/unit/unit $(B)/.venv-ok
+	$(Q)$(B)/venv/bin/python tests/run.py --build $(B) --soak
 
 .PHONY: asan tsan
 asan: deps ## unit and integration tests under AddressSanitizer and UBSan
@@ -189,6 +198,12 @@ install: all ## install into $(DESTDIR)$(PREFIX)
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/policies policies/*.lua
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/policies/test policies/test/*.lua
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/kvasir/models models/*.gguf
+	install -D -m 644 packaging/systemd/kvasird.service $(DESTDIR)$(PREFIX)/lib/systemd/system/kvasird.service
+	install -D -m 644 packaging/prometheus/kvasir.rules.yml $(DESTDIR)$(PREFIX)/share/kvasir/prometheus/kvasir.rules.yml
+	install -D -m 644 packaging/grafana/kvasir.json $(DESTDIR)$(PREFIX)/share/kvasir/grafana/kvasir.json
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/man/man1
+	$(B)/kvasir completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kvasir
+	$(B)/kvasir completion man > $(DESTDIR)$(PREFIX)/share/man/man1/kvasir.1
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/kvasir/README.md
 
 .PHONY: pictures

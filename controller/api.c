@@ -95,6 +95,7 @@ void kv_api_on_row(void *arg, const struct kv_receipt_row *row)
 {
     struct kv_app *app = arg;
     kv_events_post(app->events, "receipt", kv_api_receipt_json(row));
+    if (app->notify && kv_notify_wants(row)) kv_notify_post(app->notify, row->id, kv_api_receipt_json(row));
     if (row->r.reason != KV_OK && (int)row->r.kind == KV_RECEIPT_FAILURE) kv_events_post(app->events, "failure", kv_api_failure_json(row));
 }
 

@@ -5,6 +5,7 @@
 #include "controller/control.h"
 #include "controller/events.h"
 #include "controller/http.h"
+#include "controller/notify.h"
 #include "controller/openai_sessions.h"
 
 #include <stdatomic.h>
@@ -16,6 +17,7 @@ struct kv_app {
     struct kv_store *store;
     struct kv_control *control;
     struct kv_events *events;
+    struct kv_notify *notify;   /* NULL: nobody is told */
     struct kv_sessions *sessions;
     struct kv_http *http;
     int64_t started_us;         /* CLOCK_MONOTONIC */

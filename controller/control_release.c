@@ -396,6 +396,7 @@ static enum kv_status check_verb(struct kv_control *c, uint64_t rollout, enum kv
     enum kv_status st;
     struct kv_release_facts f;
     if (!e) st = kv_fail(err, KV_NOT_FOUND, "rollout", "there is no such rollout");
+    else if (v == KV_VERB_breakglass && !(reason && *reason)) st = kv_fail(err, KV_BAD_ARGUMENT, "reason", "breaking the glass needs a reason");
     else if (version && version != e->r.version) {
         st = kv_fail(err, KV_VERSION_CONFLICT, "If-Match", "the rollout is at version %llu now", (unsigned long long)e->r.version);
         kv_hint(err, "look at it again, then repeat");
@@ -407,7 +408,6 @@ static enum kv_status check_verb(struct kv_control *c, uint64_t rollout, enum kv
             kv_hint(err, "another user with the right 'approver' has to");
         }
     }
-    if (st == KV_OK && v == KV_VERB_breakglass && !(reason && *reason)) st = kv_fail(err, KV_BAD_ARGUMENT, "reason", "breaking the glass needs a reason");
     pthread_mutex_unlock(&c->state);
     return st;
 }

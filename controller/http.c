@@ -243,8 +243,8 @@ static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, s
     struct kv_http_claims claims = {kv_http_header(r, "Authorization"), kv_http_header(r, "Host"), kv_http_header(r, "Origin"),
                                     kv_http_header(r, "Sec-Fetch-Site"), strcmp(r->method, "GET") && strcmp(r->method, "HEAD")};
     enum kv_status st = kv_http_auth_check(h->auth, &claims, &r->who, err);
-    if (!st) st = check_rate(h, r, claims.authorization != NULL, err);
     if (!st) st = find_route(h, r, err);
+    if (!st && !(r->route->flags & KV_ROUTE_OPEN)) st = check_rate(h, r, claims.authorization != NULL, err);
     if (!st) st = check_right(r, err);
     if (!st && length && strtoull(length, NULL, 10) > h->max_body) st = kv_fail(err, KV_BODY_TOO_LARGE, "body", "the body has %.20s bytes; the limit is %zu", length, h->max_body);
     return st;

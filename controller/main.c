@@ -150,6 +150,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
     if (!st) st = kv_config_state_dir(&d->config, d->state, sizeof d->state, err);
     if (!st) st = kv_http_create(&http, &app->http, err);
+    if (!st) st = kv_notify_create(&(struct kv_notify_config){.webhook = d->config.notify_webhook, .secret_file = d->config.notify_secret, .program = d->config.notify_program}, &app->notify, err);
     if (!st) st = kv_store_open(&(struct kv_store_config){.dir = d->state, .key_file = *d->config.receipts_key ? d->config.receipts_key : NULL, .on_row = kv_api_on_row, .on_row_ctx = app}, &app->store, err);
     if (!st) st = kv_api_issue_tokens(app, err);
     if (!st) st = kv_model_open(d->model, NULL, &app->model, err);
@@ -184,6 +185,7 @@ static void stop(struct daemon *d)
     if (app->control) kv_control_destroy(app->control);
     if (app->engine) kv_engine_destroy(app->engine);
     if (app->store) kv_store_close(app->store);
+    kv_notify_free(app->notify);
     if (app->model) kv_model_close(app->model);
     kv_events_log_to(NULL);
     kv_events_free(app->events);

@@ -48,6 +48,15 @@ def unit(tally, build, env):
     tally.add("unit", checks - bad if found else 0, bad, seconds, output)
 
 
+def soak(tally, build, env):
+    """Suites whose length follows KVASIR_SOAK."""
+    for suite in ("crash",):
+        status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {**env, "CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}, 7200)
+        found = re.search(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", output)
+        checks, bad = (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 1)
+        tally.add(f"soak/{suite}", checks - bad if found else 0, max(bad, int(status != 0)), seconds, output)
+
+
 def fuzz(tally, build, env):
     for source in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "*.c"))):
         name = os.path.splitext(os.path.basename(source))[0]
@@ -84,6 +93,7 @@ def web(tally, env):
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--build", default="build")
+    p.add_argument("--soak", action="store_true", help="the long forms of the tests that have one")
     p.add_argument("--sanitized", action="store_true", help="unit and integration tests only")
     a = p.parse_args()
     build = os.path.join(ROOT, a.build)
@@ -100,6 +110,10 @@ def main():
         env.setdefault("KVASIR_TEST_UNIT_S", "2700")
     print(f"SmolLM2: {smollm2() or 'not at hand, its two tests are left out; models/README.md says how to get it'}", flush=True)
     print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
+    if a.soak:
+        soak(tally, build, env)
+        print(f"{tally.passed} passed, {tally.failed} failed")
+        return 1 if tally.failed or not tally.passed else 0
     unit(tally, build, env)
     if not a.sanitized:
         fuzz(tally, build, env)

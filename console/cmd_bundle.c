@@ -1,0 +1,105 @@
+/* cmd_bundle.c — kvasir bundle: what somebody else needs to understand a problem, as one .tar.gz. Nothing secret is in any of the answers it asks for. */
+#include "console/client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <zlib.h>
+
+static const struct {
+    const char *file, *path;
+} parts[] = {
+    {"status.json", "/api/v1/status"},     {"rollouts.json", "/api/v1/rollouts"}, {"policies.json", "/api/v1/policies"}, {"failures.json", "/api/v1/failures?limit=1000"},
+    {"receipts.json", "/api/v1/receipts?limit=1000"}, {"audit.json", "/api/v1/audit?limit=1000"}, {"tiers.json", "/api/v1/tiers"},   {"pipelines.json", "/api/v1/pipelines"},
+    {"history.json", "/api/v1/metrics/history?seconds=900"}, {"verify.json", "/api/v1/receipts/verify"}, {"openapi.json", "/api/v1/openapi.json"},
+};
+
+struct buffer {
+    char *data;
+    size_t n;
+};
+
+static size_t collect(char *data, size_t size, size_t n, void *arg)
+{
+    struct buffer *b = arg;
+    char *more = realloc(b->data, b->n + size * n + 1);
+    if (!more) return 0;
+    b->data = more;
+    memcpy(b->data + b->n, data, size * n);
+    b->n += size * n;
+    b->data[b->n] = 0;
+    return size * n;
+}
+
+/* One file of a POSIX tar archive. */
+static bool add(gzFile out, const char *name, const char *data, size_t n)
+{
+    char head[512] = {0}, zero[512] = {0};
+    unsigned sum = 0;
+    snprintf(head, 100, "kvasir-bundle/%s", name);
+    snprintf(head + 100, 8, "%07o", 0600u);
+    snprintf(head + 108, 8, "%07o", 0u);
+    snprintf(head + 116, 8, "%07o", 0u);
+    snprintf(head + 124, 12, "%011llo", (unsigned long long)n);
+    snprintf(head + 136, 12, "%011llo", (unsigned long long)time(NULL));
+    memset(head + 148, ' ', 8);
+    head[156] = '0';
+    memcpy(head + 257, "ustar\00000", 8);
+    for (size_t i = 0; i < sizeof head; i++) sum += (unsigned char)head[i];
+    snprintf(head + 148, 8, "%06o", sum);
+    size_t pad = (512 - n % 512) % 512;
+    return gzwrite(out, head, 512) == 512 && (n == 0 || gzwrite(out, data, (unsigned)n) == (int)n) && (pad == 0 || gzwrite(out, zero, (unsigned)pad) == (int)pad);
+}
+
+static bool add_metrics(const struct kv_cli *cli, gzFile out)
+{
+    char url[512], token[256];
+    struct curl_slist *headers = NULL;
+    struct buffer text = {0};
+    CURL *h = curl_easy_init();
+    if (!h || kv_client_resolve(cli, url, sizeof url, token, sizeof token)) return false;
+    kv_client_prepare(h, url, token, "GET", "/metrics", NULL, &headers);
+    curl_easy_setopt(h, CURLOPT_TIMEOUT, 30L);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(h, CURLOPT_WRITEDATA, &text);
+    bool ok = curl_easy_perform(h) == CURLE_OK && add(out, "metrics.txt", text.data ? text.data : "", text.n);
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(h);
+    free(text.data);
+    return ok;
+}
+
+/* What a part answers, or the sentence why it does not: a bundle of a sick server is still worth having. */
+static int add_part(const struct kv_cli *cli, gzFile out, const char *file, const char *path)
+{
+    struct kv_reply r;
+    int status = kv_client_call(cli, "GET", path, NULL, NULL, &r);
+    if (status == KV_EXIT_UNREACHABLE) return fprintf(stderr, "kvasir: %s\n", r.error), status;
+    char *text = r.body ? json_dumps(r.body, JSON_INDENT(1)) : NULL;
+    json_decref(r.body);
+    const char *data = text ? text : r.error;
+    bool ok = add(out, file, data, strlen(data));
+    free(text);
+    if (!ok) fprintf(stderr, "kvasir: IO_ERROR: the bundle cannot be written\n");
+    return ok ? KV_EXIT_DONE : KV_EXIT_REFUSED;
+}
+
+int kv_cmd_bundle(int argc, char **argv, const struct kv_cli *cli)
+{
+    char zero[1024] = {0};
+    const char *name = argc == 3 && !strcmp(argv[1], "--out") ? argv[2] : "kvasir-bundle.tar.gz";
+    if (argc != 1 && argc != 3) return fprintf(stderr, "usage: kvasir bundle [--out FILE.tar.gz]\n"), KV_EXIT_USAGE;
+    gzFile out = gzopen(name, "wb");
+    if (!out) return fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written\n", name), KV_EXIT_REFUSED;
+    int status = KV_EXIT_DONE;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++) status = add_part(cli, out, parts[i].file, parts[i].path);
+    if (!status && (!add_metrics(cli, out) || gzwrite(out, zero, sizeof zero) != (int)sizeof zero)) status = KV_EXIT_REFUSED;
+    if (gzclose(out) != Z_OK && !status) {
+        fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written\n", name);
+        status = KV_EXIT_REFUSED;
+    }
+    if (status) remove(name);
+    else printf("%s holds status, rollouts, policies, failures, receipts, audit, metrics and the state of the receipt chain\n", name);
+    return status;
+}

@@ -1,0 +1,309 @@
+"""What operators do with each other on the real daemon and through kvasir: tokens, a second pair of eyes, policies' lives, backups, exports."""
+import hashlib
+import hmac
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+import unittest
+
+from support import BUILD, KVASIR, ROOT, Daemon, environment
+
+QUEST = {"name": "quest-64", "pipeline": "quest", "params": {"budget_rows": 64}, "contract": "approximate"}
+
+
+def kvasir(*args, url=None, token=None):
+    extra = {"KVASIR_URL": url} if url else {}
+    if token:
+        extra["KVASIR_TOKEN"] = token
+    p = subprocess.run([KVASIR, *args], capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(**extra))
+    return p.returncode, p.stdout, p.stderr
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
+class Users(unittest.TestCase):
+    """auth.mode=token: the first administrator is made in the folder of the stopped server."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.state = tempfile.mkdtemp(prefix="kvasir-trust-")
+        with Daemon(state=cls.state):
+            pass
+        status, out, err = kvasir("token", "create", "root", "--right", "admin", "--state", cls.state)
+        assert status == 0, err
+        cls.root = out.split()[2]
+        cls.d = Daemon("--set", "auth.mode=token", state=cls.state)
+        cls.ann = cls.make("ann", "operator")
+        cls.bob = cls.make("bob", "approver", "operator")
+        cls.app = cls.make("app", "infer", "--tenant", "acme")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.d.stop()
+        shutil.rmtree(cls.state, ignore_errors=True)
+
+    @classmethod
+    def make(cls, name, *rights):
+        args = []
+        for r in rights:
+            args += [r] if r.startswith("--") or args[-1:] == ["--tenant"] else ["--right", r]
+        status, out, err = kvasir("token", "create", name, *args, url=cls.d.url, token=cls.root)
+        assert status == 0, err
+        return out.split()[2]
+
+    def test_rights_end_where_they_should(self):
+        for method, path, token, want in [("GET", "/api/v1/status", None, 401), ("GET", "/api/v1/status", "kv_wrong", 401), ("GET", "/api/v1/status", self.ann, 200),
+                                          ("GET", "/api/v1/tokens", self.ann, 403), ("GET", "/api/v1/tokens", self.root, 200), ("GET", "/api/v1/status", self.app, 403),
+                                          ("POST", "/api/v1/freeze", self.app, 403)]:
+            status, _, _ = self.d.request(method, path, "{}" if method == "POST" else None, bearer(token) if token else {})
+            self.assertEqual(status, want, (path, token and token[:6]))
+        status, _, body = self.d.request("POST", "/v1/completions", {"prompt": "The", "max_tokens": 2}, bearer(self.app))
+        self.assertEqual(status, 200, body)
+        self.d.wait_until(lambda: json.loads(self.d.request("GET", "/api/v1/receipts?tenant=acme", headers=bearer(self.ann))[2])["receipts"])
+
+    def test_secrets_are_kept_as_hashes(self):
+        _, _, body = self.d.request("GET", "/api/v1/tokens", headers=bearer(self.root))
+        self.assertNotIn(self.ann, body.decode())
+        raw = b"".join(read(os.path.join(self.state, f)) for f in os.listdir(self.state) if f.startswith("kvasir.db"))
+        self.assertNotIn(self.ann.encode(), raw)
+        self.assertIn(hashlib.sha256(self.ann.encode()).digest(), raw)
+
+    def test_a_revoked_token_is_refused_at_once(self):
+        eve = self.make("eve", "viewer")
+        self.assertEqual(self.d.request("GET", "/api/v1/status", headers=bearer(eve))[0], 200)
+        self.assertEqual(kvasir("token", "revoke", "eve", url=self.d.url, token=self.root)[0], 0)
+        self.assertEqual(self.d.request("GET", "/api/v1/status", headers=bearer(eve))[0], 401)
+        self.assertEqual(kvasir("token", "revoke", "eve", url=self.d.url, token=self.root)[0], 1)
+
+    def test_an_expired_token_is_refused(self):
+        status, _, body = self.d.request("POST", "/api/v1/tokens", {"name": "brief", "rights": "viewer", "days": 1e-7}, bearer(self.root))
+        self.assertEqual(status, 201, body)
+        token = json.loads(body)["token"]
+        self.d.wait_until(lambda: self.d.request("GET", "/api/v1/status", headers=bearer(token))[0] == 401)
+
+    def test_refused_writes_are_audited_too(self):
+        self.d.request("POST", "/api/v1/freeze", {"frozen": True}, bearer(self.app))
+        def seen():
+            _, _, body = self.d.request("GET", "/api/v1/audit", headers=bearer(self.ann))
+            return any("/api/v1/freeze: 403" in r["detail"] and r["tenant"] == "app" for r in json.loads(body)["receipts"])
+        self.d.wait_until(seen)
+
+    def test_nobody_approves_what_is_their_own(self):
+        source = read(os.path.join(ROOT, "policies", "release.lua")).decode().replace("steady", "steadier")
+        with tempfile.NamedTemporaryFile("w", suffix=".lua") as f:
+            f.write(source)
+            f.flush()
+            status, _, err = kvasir("policy", "activate", "release", f.name, url=self.d.url, token=self.bob)
+            self.assertEqual((status, "FORBIDDEN" in err), (1, True), err)
+            self.assertEqual(kvasir("policy", "submit", "release", f.name, url=self.d.url, token=self.bob)[0], 0)
+        version = hashlib.sha256(source.encode()).hexdigest()
+        for verb in ("check", "replay"):
+            status, _, err = kvasir("policy", verb, "release", version[:10], url=self.d.url, token=self.bob)
+            self.assertEqual(status, 0, err)
+        status, _, err = kvasir("policy", "approve", "release", version[:10], url=self.d.url, token=self.bob)
+        self.assertEqual((status, "FORBIDDEN" in err), (1, True), err)
+        status, _, err = kvasir("policy", "approve", "release", version[:10], url=self.d.url, token=self.ann)
+        self.assertEqual((status, "approver" in err), (1, True), err)
+        self.assertEqual(kvasir("policy", "approve", "release", version[:10], url=self.d.url, token=self.root)[0], 0)
+        self.assertEqual(kvasir("policy", "activate", "release", version[:10], url=self.d.url, token=self.ann)[0], 0)
+        self.assertEqual(kvasir("policy", "revert", "release", url=self.d.url, token=self.ann)[0], 0)
+        _, out, _ = kvasir("--json", "policy", "list", "release", url=self.d.url, token=self.ann)
+        states = {v["version"]: v["state"] for v in json.loads(out)["versions"]}
+        self.assertEqual(states[version], "RETIRED")
+
+    def test_a_rollout_waits_for_its_approver(self):
+        status, _, body = self.d.request("POST", "/api/v1/rollouts", QUEST, bearer(self.ann))
+        self.assertEqual(status, 201, body)
+        r = json.loads(body)
+        path = f"/api/v1/rollouts/{r['id']}"
+        status, out, err = kvasir("rollout", "approve", r["id"], url=self.d.url, token=self.ann)
+        self.assertEqual((status, "FORBIDDEN" in err), (1, True), err)
+        status, out, err = kvasir("rollout", "breakglass", r["id"], "--reason", "x", url=self.d.url, token=self.ann)
+        self.assertEqual((status, "admin" in err), (1, True), err)
+        status, out, err = kvasir("rollout", "approve", r["id"], url=self.d.url, token=self.bob)
+        self.assertEqual(status, 0, err)
+        _, _, body = self.d.request("GET", path, headers=bearer(self.ann))
+        self.assertEqual(json.loads(body)["approver"], "operator:bob")
+        kvasir("rollout", "abort", r["id"], url=self.d.url, token=self.ann)
+
+
+class Local(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.d = Daemon("--set", "http.requests_per_second=200")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.d.stop()
+
+    def test_a_backup_and_an_export_while_it_serves(self):
+        self.d.complete("The magic number", max_tokens=4)
+        status, out, err = kvasir("db", "backup", url=self.d.url)
+        self.assertEqual(status, 0, err)
+        folder = out.split()[3]
+        self.assertEqual(kvasir("db", "verify", "--state", folder)[0], 0)
+        self.assertEqual(kvasir("db", "migrate", "--state", folder)[0], 0)
+        status, out, err = kvasir("receipts", "export", url=self.d.url)
+        self.assertEqual(status, 0, err)
+        rows = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([r["id"] for r in rows], list(range(1, len(rows) + 1)))
+        ended = [r for r in rows if r["kind"] == "REQUEST"][0]
+        _, one = self.d.get(f"/api/v1/receipts/{ended['id']}")
+        self.assertEqual(one["request_root"]["receipt"], ended["id"])
+        self.assertGreaterEqual(one["request_root"]["leaves"], 1)
+        _, some = self.d.get("/api/v1/receipts?since=2099-01-01")
+        self.assertEqual(some["receipts"], [])
+        self.assertEqual(self.d.get("/api/v1/receipts?since=yesterday")[0], 400)
+
+    def test_apply_shows_what_differs(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            json.dump(QUEST, f)
+            f.flush()
+            status, out, err = kvasir("rollout", "apply", "-f", f.name, url=self.d.url)
+            self.assertEqual(status, 0, err)
+            self.assertIn("unchanged", kvasir("rollout", "apply", "-f", f.name, url=self.d.url)[1])
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            json.dump({**QUEST, "params": {"budget_rows": 32}, "gates": [{"metric": "omitted_mass", "threshold": 0.01}]}, f)
+            f.flush()
+            status, out, err = kvasir("rollout", "apply", "-f", f.name, "--dry-run", url=self.d.url)
+            self.assertEqual(status, 0, err)
+            self.assertIn("params.budget_rows: 64 -> 32", out)
+            self.assertIn("gates[omitted_mass].threshold: 0.05 -> 0.01", out)
+        self.assertEqual(kvasir("rollout", "freeze", "--reason", "an exam", url=self.d.url)[0], 0)
+        status, _, err = kvasir("rollout", "advance", url=self.d.url)
+        self.assertIn("FROZEN", err)
+        status, _, err = kvasir("rollout", "breakglass", url=self.d.url)
+        self.assertIn("reason", err)
+        self.assertEqual(kvasir("rollout", "unfreeze", url=self.d.url)[0], 0)
+        self.assertEqual(kvasir("rollout", "abort", url=self.d.url)[0], 0)
+
+    def test_too_many_requests_are_refused_and_a_rollback_never(self):
+        statuses = [self.d.request("GET", "/api/v1/openapi.json")[0]]
+        _, made = self.d.post("/api/v1/rollouts", QUEST)
+        for _ in range(2000):
+            statuses.append(self.d.request("GET", "/api/v1/openapi.json")[0])
+            if statuses[-1] == 429:
+                break
+        self.assertEqual(statuses[-1], 429)
+        listed = made.get("id", "r_000001")
+        self.assertNotEqual(self.d.request("POST", f"/api/v1/rollouts/{listed}/rollback", {"reason": "now"})[0], 429)
+
+
+class Receiver:
+    """A webhook that fails the first call with 503 and takes the others."""
+
+    def __init__(self):
+        self.got, self.more = [], threading.Condition()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                with outer.more:
+                    outer.got.append((dict(self.headers), body))
+                    first = len(outer.got) == 1
+                    outer.more.notify_all()
+                self.send_response(503 if first else 204)
+                self.end_headers()
+
+            def log_message(self, *a):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def wait(self, what, timeout=30):
+        with self.more:
+            assert self.more.wait_for(lambda: any(what(json.loads(b)) for _, b in self.got), timeout), self.got
+
+
+class Notifications(unittest.TestCase):
+    def test_a_webhook_is_signed_and_retried_and_a_program_is_run(self):
+        receiver, folder = Receiver(), tempfile.mkdtemp(prefix="kvasir-notify-")
+        self.addCleanup(shutil.rmtree, folder, True)
+        self.addCleanup(receiver.server.server_close)
+        self.addCleanup(receiver.server.shutdown)
+        secret, program, out = (os.path.join(folder, n) for n in ("secret", "program", "out"))
+        with open(secret, "w") as f:
+            f.write("0123456789abcdef0123456789abcdef\n")
+        with open(program, "w") as f:
+            f.write(f"#!/bin/sh\ncat >> {out}; echo >> {out}\n")
+        os.chmod(program, 0o755)
+        with Daemon("--set", f"notify.webhook=http://127.0.0.1:{receiver.server.server_port}/hook", "--set", f"notify.secret_file={secret}", "--set", f"notify.program={program}") as d:
+            _, r = d.post("/api/v1/rollouts", QUEST)
+            d.post(f"/api/v1/rollouts/{r['id']}/rollback", {"reason": "tell them"})
+            receiver.wait(lambda b: b["kind"] == "TRANSITION" and "EXACT_BASELINE" in b["detail"])
+        headers, body = receiver.got[-1]
+        want = hmac.new(b"0123456789abcdef0123456789abcdef", body, "sha256").hexdigest()
+        self.assertEqual(headers["X-Kvasir-Signature"], "sha256=" + want)
+        ids = [h["X-Kvasir-Delivery"] for h, _ in receiver.got]
+        self.assertEqual(ids[0], ids[1])  # the one that was answered 503 came again
+        self.assertIn("EXACT_BASELINE", read(out).decode())
+
+
+class Surroundings(unittest.TestCase):
+    def test_alerts_and_dashboard_name_metrics_that_exist(self):
+        with Daemon() as d:
+            d.complete("The magic number", max_tokens=4)
+            _, r = d.post("/api/v1/rollouts", QUEST)
+            d.wait_until(lambda: d.get(f"/api/v1/rollouts/{r['id']}")[1]["gates"])
+            text = d.request("GET", "/metrics")[2].decode()
+            source = read(os.path.join(ROOT, "controller", "metrics_text.c")).decode()
+            exist = set(re.findall(r"^# TYPE (\S+)", text, re.M))
+            rules = read(os.path.join(ROOT, "packaging", "prometheus", "kvasir.rules.yml")).decode()
+            board = read(os.path.join(ROOT, "packaging", "grafana", "kvasir.json")).decode()
+            json.loads(board)
+            for name in set(re.findall(r"kvasir_[a-z0-9_]+", rules + board)):
+                # A gauge that nothing has measured yet is absent; then the program must at least know the name.
+                self.assertTrue(name in exist or f'"{name}"' in source, name)
+            self.assertGreater(len(re.findall(r"- alert: ", rules)), 7)
+
+    def test_a_bundle_holds_no_secret(self):
+        with tempfile.TemporaryDirectory() as folder, Daemon() as d:
+            d.complete("The magic number", max_tokens=4)
+            name = os.path.join(folder, "bundle.tar.gz")
+            status, _, err = kvasir("bundle", "--out", name, url=d.url)
+            self.assertEqual(status, 0, err)
+            with tarfile.open(name) as t:
+                members = {m.name: t.extractfile(m).read() for m in t.getmembers()}
+            for wanted in ("status.json", "rollouts.json", "policies.json", "failures.json", "receipts.json", "audit.json", "metrics.txt", "verify.json"):
+                self.assertIn(f"kvasir-bundle/{wanted}", members)
+            json.loads(members["kvasir-bundle/status.json"])
+            secret = read(os.path.join(d.state, "receipts.key"))
+            self.assertFalse(any(secret in m for m in members.values()))
+
+    def test_completion_and_manual_know_every_verb(self):
+        status, script, _ = kvasir("completion", "bash")
+        self.assertEqual(status, 0)
+        self.assertEqual(subprocess.run(["bash", "-n"], input=script, text=True).returncode, 0)
+        _, page, _ = kvasir("completion", "man")
+        verbs = re.findall(r"^KV_VERB\((\w+),", read(os.path.join(ROOT, "controller", "verbs.def")).decode(), re.M)
+        for verb in verbs:
+            self.assertRegex(script, rf"\b{verb}\b")
+            self.assertRegex(page, rf"\b{verb}\b")
+
+
+class Check(unittest.TestCase):
+    def test_a_check_in_a_process_of_its_own_names_the_fault(self):
+        program = os.path.join(BUILD, "kvasird")
+        good = read(os.path.join(ROOT, "policies", "release.lua")).decode()
+        for source, code in [(good, "OK"), ("return {", "POLICY_PARSE"), ("while true do end", "POLICY_BUDGET")]:
+            p = subprocess.run([program, "--check-policy", "release"], input=source, capture_output=True, text=True, timeout=60)
+            self.assertEqual((p.returncode, p.stdout.split("\t")[0]), (0, code))
+
+
+if __name__ == "__main__":
+    unittest.main()
