@@ -105,6 +105,8 @@ test('every place opens by its address, has a heading and is accessible in both 
     'policies',
     'policies/release',
     'sessions',
+    'compare',
+    'audit',
     'tiers',
     'pipelines',
     'pipelines/quest',
@@ -287,6 +289,108 @@ test('a policy is edited, compared, refused with its reason, checked and activat
     page.complaints.filter((c) => !/400 \(/.test(c)),
     [],
   );
+  await page.context().close();
+});
+
+test('a policy is live five clicks after one decides to edit it, its replay seen', async () => {
+  const before = await daemon.api('policies/release');
+  const page = await open(browser, `${daemon.url}/`);
+  const c = clicker();
+  await c.click(page.locator('.places').getByRole('link', { name: 'Policies' }));
+  await c.click(page.locator('main').getByRole('link', { name: 'release', exact: true }));
+  await page.locator('.cm-content').click(); // the edit itself is not counted
+  await page.keyboard.press('Control+End');
+  await page.keyboard.insertText(`-- by clicks ${Date.now()}\n`);
+  await c.click(page.getByRole('button', { name: 'Check', exact: true }));
+  await page.locator('.replay').getByText(/recorded answers would change/).waitFor();
+  await c.click(page.getByRole('button', { name: 'Activate' }));
+  assert.match(await dialog(page).innerText(), /Replay: \d+ of \d+ recorded answers/);
+  await c.click(dialog(page).getByRole('button', { name: 'Activate' }));
+  await notes(page).getByText(/^Activated/).waitFor();
+  assert.ok(c.count <= 8, `${c.count} clicks`);
+  const old = page.locator('main tr').filter({ hasText: before.version.slice(0, 12) });
+  await old.getByRole('button', { name: 'Revert to it' }).click();
+  await dialog(page).getByRole('button', { name: 'Revert' }).click();
+  await until('reverted', async () => (await daemon.api('policies/release')).version === before.version);
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test('two operators at once: the slower one is told, keeps the edit and sees what is new', async () => {
+  const r = await live();
+  const [mine, theirs] = [await open(browser, `${daemon.url}/#/policies/release`), await open(browser, `${daemon.url}/#/rollouts/${r.id}`)];
+  const refused = (page) => page.complaints.filter((x) => !/412 \(/.test(x));
+  // A rollout: one dialog stands open while the other operator pauses.
+  await theirs.getByRole('button', { name: 'Abort' }).click();
+  await dialog(theirs).waitFor();
+  const now = await daemon.api(`rollouts/${r.id}`);
+  await daemon.api(`rollouts/${r.id}/${now.paused ? 'resume' : 'pause'}`, {}, { 'if-match': String(now.version) });
+  await dialog(theirs).getByRole('button', { name: 'Abort' }).click();
+  await notes(theirs).getByText(/VERSION_CONFLICT/).waitFor();
+  assert.equal((await daemon.api(`rollouts/${r.id}`)).live, true);
+  await dialog(theirs).getByRole('button', { name: 'Cancel' }).click();
+  const back = now.paused ? 'Pause' : 'Resume';
+  await until('the newest state shows', async () => (await theirs.locator('.controls').getByRole('button', { name: back }).getAttribute('aria-disabled')) === null);
+  await theirs.locator('.controls').getByRole('button', { name: back }).click();
+  await notes(theirs).getByText(`${back}: ${r.name}`).waitFor();
+  // A policy: both edit the same one.
+  const { source } = await daemon.api('policies/release');
+  await mine.locator('.cm-content').click();
+  await mine.keyboard.press('Control+End');
+  await mine.keyboard.insertText('-- mine\n');
+  await daemon.api('policies/release/activate', { source: `${source}-- theirs\n` });
+  await mine.getByRole('button', { name: 'Activate' }).click();
+  await dialog(mine).getByRole('button', { name: 'Activate' }).click();
+  await notes(mine).getByText(/VERSION_CONFLICT/).waitFor();
+  assert.match((await daemon.api('policies/release')).source, /-- theirs/);
+  await dialog(mine).getByRole('button', { name: 'Cancel' }).click();
+  assert.match(await mine.locator('.cm-content').innerText(), /-- mine/);
+  await mine.getByText('Difference from ACTIVE').click();
+  await mine.locator('.cm-deletedChunk').getByText('-- theirs').waitFor();
+  await daemon.api('policies/release/activate', { source });
+  assert.deepEqual([...refused(mine), ...refused(theirs)], []);
+  await mine.context().close();
+  await theirs.context().close();
+});
+
+test('ten thousand receipts: the newest show, older ones are one click away, and the graph of reasons is clicked through', async () => {
+  const last = async () => (await daemon.api('receipts?limit=1')).receipts[0].id;
+  const ask = async (n) => {
+    const reply = await fetch(`${daemon.url}/v1/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'kvasir-demo', prompt: 'a', max_tokens: 1, kvasir: { contract: 'exact', session: `many-${n % 50}` } }),
+    });
+    await reply.arrayBuffer();
+  };
+  for (let n = 0; (await last()) < 10000; n += 200)
+    await Promise.all(Array.from({ length: 8 }, async (_, k) => { for (let i = 0; i < 25; i++) await ask(n + k * 25 + i); }));
+  const page = await open(browser, `${daemon.url}/#/receipts`);
+  await page.locator('main tbody tr').nth(49).waitFor();
+  assert.ok((await page.locator('main tbody tr').count()) <= 100, 'a page of rows, not all of them');
+  const first = Number(await page.locator('main tbody tr a').first().innerText());
+  await page.getByRole('link', { name: 'Older' }).click();
+  await page.getByText(/^Before \d+/).waitFor();
+  await page.locator('main tbody tr').nth(49).waitFor();
+  assert.ok(Number(await page.locator('main tbody tr a').first().innerText()) < first);
+  const { receipts } = await daemon.api('receipts?kind=TRANSITION&limit=1');
+  await visit(page, `receipts/${receipts[0].id}`);
+  const node = page.locator('svg.chain a.node').first();
+  await node.focus();
+  const href = await node.getAttribute('href');
+  await page.keyboard.press('Enter');
+  await page.getByRole('heading', { level: 1, name: `Receipt ${href.split('/').at(-1)}` }).waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test('both arms answer one prompt side by side', async () => {
+  const page = await open(browser, `${daemon.url}/#/compare`);
+  await page.getByLabel('Prompt').fill('The river ran');
+  await page.keyboard.press('Enter');
+  await page.getByRole('table', { name: /Tokens/ }).or(page.locator('main tbody tr')).nth(4).waitFor({ timeout: 30000 });
+  await page.getByText(/the same tokens|from token \d+/).waitFor();
+  assert.deepEqual(page.complaints, []);
   await page.context().close();
 });
 

@@ -18,14 +18,15 @@ export const setToken = (t) => sessionStorage.setItem(TOKEN, t);
 export const auth = () => (token() ? { authorization: `Bearer ${token()}` } : {});
 
 const LIMIT_MS = 15000;
+const INFER_MS = 120000;
 
-async function call(method, path, body, headers = {}) {
+async function call(method, path, body, headers = {}, root = 'api/v1', limitMs = LIMIT_MS) {
   let reply;
   try {
-    reply = await fetch(`api/v1/${path}`, {
+    reply = await fetch(`${root}/${path}`, {
       method,
       cache: 'no-store',
-      signal: AbortSignal.timeout(LIMIT_MS),
+      signal: AbortSignal.timeout(limitMs),
       headers: { ...auth(), ...headers, ...(body === undefined ? {} : { 'content-type': 'application/json' }) },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
@@ -34,7 +35,7 @@ async function call(method, path, body, headers = {}) {
     throw new ApiError(0, {
       error: {
         code: late ? 'DEADLINE' : 'UNREACHABLE',
-        message: late ? `no answer within ${LIMIT_MS / 1000} s` : 'the server cannot be reached',
+        message: late ? `no answer within ${limitMs / 1000} s` : 'the server cannot be reached',
         hint: method === 'GET' ? 'is kvasird running?' : 'it is unknown whether the change was made: look before you repeat it',
       },
     });
@@ -49,6 +50,9 @@ async function call(method, path, body, headers = {}) {
   if (!reply.ok || parsed === null) throw new ApiError(reply.status, parsed);
   return parsed;
 }
+
+/** A request to the model, as any client makes it. */
+export const infer = (path, body) => call('POST', path, body, {}, 'v1', INFER_MS);
 
 export const get = (path) => call('GET', path);
 

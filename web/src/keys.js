@@ -17,9 +17,15 @@ export const PLACES = [
   { name: 'Sessions', hash: '#/sessions', key: 's', path: 'sessions' },
   { name: 'Tiers', hash: '#/tiers', key: 't', path: 'tiers' },
   { name: 'Pipelines', hash: '#/pipelines', key: 'm', path: 'pipelines' },
+  { name: 'Compare', hash: '#/compare', key: 'c', path: 'compare' },
+  { name: 'Audit', hash: '#/audit', key: 'a', path: 'audit' },
+  { name: 'Credits', hash: '#/credits', key: 'd', path: 'credits' },
   { name: 'Log', hash: '#/log', key: 'l', path: 'log' },
   { name: 'Help', hash: '#/help', key: 'h', path: 'help' },
 ];
+
+/** Whether this daemon has what the place shows. */
+export const served = (p) => p.path !== 'credits' || state.credits;
 
 const THEMES = ['auto', 'light', 'dark'];
 export const nextTheme = () => setPref('theme', THEMES[(THEMES.indexOf(state.prefs.theme) + 1) % THEMES.length]);
@@ -34,7 +40,7 @@ export function bindings() {
     verbBinding('rollback', 'R', 'return all traffic to the exact baseline before the next token'),
     ...changingVerbs.filter((v) => v.key).map((v) => verbBinding(v.verb, v.key, v.help)),
     { keys: 'c', help: 'create a rollout', run: goTo('#/rollouts/new') },
-    ...PLACES.map((p) => ({ keys: `g ${p.key}`, help: `go to ${p.name.toLowerCase()}`, run: goTo(p.hash) })),
+    ...PLACES.filter(served).map((p) => ({ keys: `g ${p.key}`, help: `go to ${p.name.toLowerCase()}`, run: goTo(p.hash) })),
     { keys: '/', help: 'go to the filter of this page', run: () => document.querySelector('.first-filter')?.focus() },
     { keys: ':', help: 'command palette (also Ctrl K)', run: palette },
     { keys: '?', help: 'this help', run: goTo('#/help') },

@@ -4,7 +4,7 @@ import { get, setToken } from './api.js';
 import { verbButton } from './actions.js';
 import { confirm, isOpen, redraw as redrawDialog } from './dialog.js';
 import { clock, percent, time } from './format.js';
-import { listen, nextTheme, palette, PLACES } from './keys.js';
+import { listen, nextTheme, palette, PLACES, served } from './keys.js';
 import { notify, notifyError, say } from './notice.js';
 import { stageText } from './parts.js';
 import { parse } from './router.js';
@@ -29,6 +29,8 @@ import { failuresView, receiptsView } from './views/receipts.js';
 import { policiesView } from './views/policies.js';
 import { logView, pipelinesView, sessionsView, tiersView } from './views/machine.js';
 import { helpView } from './views/help.js';
+import { compareView } from './views/compare.js';
+import { auditView, creditsView } from './views/records.js';
 
 const VIEWS = {
   '': overview,
@@ -40,6 +42,9 @@ const VIEWS = {
   log: logView,
   tiers: tiersView,
   pipelines: pipelinesView,
+  compare: compareView,
+  audit: auditView,
+  credits: creditsView,
   help: helpView,
 };
 const NOWHERE = {
@@ -118,7 +123,7 @@ function places() {
   return h(
     'nav',
     { class: 'places', 'aria-label': 'Places' },
-    PLACES.map((p) => h('a', { key: p.path, href: p.hash, 'aria-current': p.path === here ? 'page' : null, title: `g ${p.key}` }, p.name)),
+    PLACES.filter(served).map((p) => h('a', { key: p.path, href: p.hash, 'aria-current': p.path === here ? 'page' : null, title: `g ${p.key}` }, p.name)),
   );
 }
 
@@ -271,6 +276,14 @@ const on = {
     invalidate('');
     loadRollouts();
     loadHistory();
+    // A daemon without credits has no such place.
+    get('openapi.json').then(
+      (d) => {
+        state.credits = '/api/v1/credits' in d.paths;
+        changed();
+      },
+      () => {},
+    );
   },
   error(e) {
     if (e.http === 401 || e.http === 403) askToken();

@@ -3,12 +3,13 @@ import { post } from '../api.js';
 import { confirm } from '../dialog.js';
 import { number } from '../format.js';
 import { notify, notifyError } from '../notice.js';
-import { card, chip, digest, loaded, stamp, table } from '../parts.js';
+import { card, chip, digest, link, loaded, stamp, table } from '../parts.js';
 import { changed, invalidate, mustBeFresh, resource, state } from '../state.js';
 import { h } from '../vdom.js';
 
 const drafts = new Map(); // kind → text, kept while the tab lives
 const checks = new Map(); // kind → {text, ok, message}
+const replays = new Map(); // kind → {text, version, asked, changed, faults, changes}
 const editors = new Map();
 let comparing = false;
 
@@ -31,15 +32,36 @@ function setDraft(kind, text, active) {
   changed();
 }
 
-async function check(kind, text) {
+/** Makes the text a version and asks it what was asked lately; null when it was replayed before. */
+async function replay(kind, text) {
+  const v = await post(`policies/${kind}/submit`, { source: text });
+  if (v.state === 'DRAFT') await post(`policies/${kind}/check`, { version: v.version });
+  if (v.state !== 'DRAFT' && v.state !== 'CHECKED') return null;
+  return post(`policies/${kind}/replay`, { version: v.version });
+}
+
+let checking = false;
+
+async function check(kind, text, dirty) {
+  if (checking) return;
+  checking = true;
+  changed();
   try {
     const ok = await post('policies/check', { kind, source: text });
     checks.set(kind, { text, ok: true, message: `${ok.name} ${ok.version.slice(0, 12)}` });
-    notify('good', `Check: ${kind} is sound`, `${ok.name}, version ${ok.version.slice(0, 12)}`);
+    const r = dirty ? await replay(kind, text) : null;
+    if (r) replays.set(kind, { ...r, text });
+    notify(
+      'good',
+      `Check: ${kind} is sound`,
+      `${ok.name}, version ${ok.version.slice(0, 12)}${r ? `; ${r.changed} of ${r.asked} recorded answers would change` : ''}`,
+    );
   } catch (e) {
     checks.set(kind, { text, ok: false, message: `${e.code}: ${e.message}${e.hint ? ` — ${e.hint}` : ''}` });
     notifyError(`Check ${kind}`, e);
   }
+  checking = false;
+  invalidate(`policies/${kind}/versions`);
   changed();
 }
 
@@ -66,16 +88,100 @@ function activate(p, text) {
         {},
         `${added} line${added === 1 ? '' : 's'} added, ${gone} removed. The daemon checks it first and refuses it with a reason otherwise.`,
       ),
+      replayed(p.kind, text),
     ],
     run: async () => {
       mustBeFresh();
-      const now = await post(`policies/${p.kind}/activate`, { source: text });
+      let now;
+      try {
+        now = await post(`policies/${p.kind}/activate`, { source: text }, p.version);
+      } catch (e) {
+        invalidate('policies');
+        if (e.http === 412) e.hint = 'another policy became ACTIVE while you edited; your edit is kept and now compared with that one';
+        throw e;
+      }
       setDraft(p.kind, undefined, undefined);
       checks.delete(p.kind);
       invalidate('policies');
       notify('good', `Activated ${now.name ?? p.kind}`, `version ${String(now.version ?? '').slice(0, 12)} is ${now.state ?? 'ACTIVE'}`);
     },
   });
+}
+
+// The replay beside the edit: what would have been answered otherwise.
+function replayed(kind, text) {
+  const r = replays.get(kind);
+  if (!r || r.text !== text) return null;
+  return h(
+    'div',
+    { class: 'replay' },
+    h(
+      'p',
+      {},
+      h('strong', {}, `Replay: ${number(r.changed)} of ${number(r.asked)} recorded answers would change`),
+      r.faults ? [' ', chip(`${number(r.faults)} faults`, 'fail')] : null,
+    ),
+    r.changes.length
+      ? table({
+          label: 'Answers that would change',
+          rows: r.changes.map((c, i) => ({ ...c, row_key: i })),
+          key: (c) => c.row_key,
+          columns: [
+            { head: 'receipt', cell: (c) => (c.receipt ? link('receipts', c.receipt) : '–') },
+            { head: 'was', cell: (c) => c.was },
+            { head: 'would be', cell: (c) => c.now },
+            { head: 'where', wide: true, cell: (c) => c.where },
+          ],
+        })
+      : null,
+  );
+}
+
+function revert(p, v) {
+  confirm({
+    title: `Go back to ${v.name}?`,
+    action: 'Revert',
+    body: () => h('p', {}, 'It replaces ', h('strong', {}, p.name), ' ', digest(p.version), ' by ', digest(v.version), ' for every decision from now on.'),
+    run: async () => {
+      mustBeFresh();
+      try {
+        const now = await post(`policies/${p.kind}/revert`, { version: v.version }, p.version);
+        notify('good', `Reverted ${p.kind}`, `${now.name} is ${now.state}`);
+      } finally {
+        invalidate('policies');
+      }
+    },
+  });
+}
+
+function versions(p) {
+  return card(
+    'Versions',
+    null,
+    loaded(resource(`policies/${p.kind}/versions`, 15000), (d) =>
+      table({
+        label: `Versions of the ${p.kind} policy`,
+        rows: d.versions,
+        key: (v) => v.version,
+        current: (v) => v.state === 'ACTIVE',
+        columns: [
+          { head: 'version', cell: (v) => digest(v.version) },
+          { head: 'name', cell: (v) => v.name },
+          { head: 'state', cell: (v) => chip(v.state, v.state === 'ACTIVE' ? 'pass' : 'none') },
+          { head: 'since', cell: (v) => stamp(v.at) },
+          { head: 'author', cell: (v) => v.author },
+          { head: 'what happened', wide: true, cell: (v) => v.detail },
+          {
+            head: 'way back',
+            cell: (v) =>
+              v.was_active && v.state !== 'ACTIVE'
+                ? h('button', { onclick: () => (state.stream.stale ? notify('info', 'Revert is not possible', 'what you see is stale') : revert(p, v)) }, 'Revert to it')
+                : '',
+          },
+        ],
+      }),
+    ),
+  );
 }
 
 function editorBox(p) {
@@ -105,11 +211,19 @@ function editorBox(p) {
   return h('div', { class: 'editor', key: p.kind, mount });
 }
 
+// Another ACTIVE text has arrived while this one is open: differences are shown against it.
+const compared = new Map();
+function follow(kind, p) {
+  if (compared.get(kind) !== p.version && comparing) editors.get(kind)?.compare(p.source);
+  compared.set(kind, p.version);
+}
+
 const current = (kind) => resource(`policies/${kind}`).data;
 
 function one(kind) {
   return loaded(resource(`policies/${encodeURIComponent(kind)}`), (p) => {
     const text = draft(kind) ?? p.source;
+    follow(kind, p);
     const dirty = text !== p.source;
     const c = checks.get(kind);
     const stale = state.stream.stale;
@@ -159,7 +273,11 @@ function one(kind) {
             },
             'Discard edit',
           ),
-          h('button', { class: 'check', onclick: () => check(kind, draft(kind) ?? p.source) }, 'Check'),
+          h(
+            'button',
+            { class: 'check', 'aria-busy': checking ? 'true' : null, onclick: () => check(kind, draft(kind) ?? p.source, dirty) },
+            checking ? 'Checking…' : 'Check',
+          ),
           h(
             'button',
             {
@@ -181,6 +299,7 @@ function one(kind) {
             h('span', {}, c.message),
           )
         : null,
+      replayed(kind, text),
       editorBox(p),
       h(
         'p',
@@ -198,6 +317,7 @@ export const policiesView = {
     return [
       h('h1', { tabindex: '-1' }, kind ? `${kind[0].toUpperCase()}${kind.slice(1)} policy` : 'Policies'),
       kind ? card('Source', h('a', { class: 'button', href: '#/policies' }, 'All policies'), one(kind)) : null,
+      kind && current(kind) ? versions(current(kind)) : null,
       kind
         ? null
         : card(

@@ -7,6 +7,7 @@ import { card, contractChip, digest, facts, link, loaded, meaning, reason, stamp
 import { changed, resource, state } from '../state.js';
 import { h } from '../vdom.js';
 import { go } from '../router.js';
+import { chainGraph } from './chain.js';
 
 const FILTERS = ['kind', 'reason', 'rollout', 'request', 'session', 'tenant'];
 const PAGE_ROWS = 50;
@@ -106,7 +107,7 @@ function listView(q) {
     card(
       'Find',
       [
-        h('a', { class: 'button', href: '#/receipts?kind=AUDIT' }, 'Operators’ writes'),
+        h('a', { class: 'button', href: '#/audit' }, 'Operators’ writes'),
         h('button', { onclick: verify, 'aria-busy': verifying ? 'true' : null }, verifying ? 'Verifying…' : 'Verify the chain'),
       ],
       filterForm(q, page.data?.receipts ?? []),
@@ -154,7 +155,8 @@ const restsOn = (x) => (/^\d+$/.test(x.id) ? link('receipts', x.id) : digest(Str
 function one(id) {
   return [
     h('h1', { tabindex: '-1' }, `Receipt ${id}`),
-    loaded(resource(`receipts/${encodeURIComponent(id)}`), (r) =>
+    loaded(resource(`receipts/${encodeURIComponent(id)}`), (r) => [
+      chainGraph(r),
       h(
         'div',
         { class: 'columns' },
@@ -214,7 +216,7 @@ function one(id) {
           ),
         ),
       ),
-    ),
+    ]),
   ];
 }
 
