@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #define FIELD(type, member, kind, reason) {#member, kind, offsetof(struct type, member), reason}
 #define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
@@ -235,6 +237,19 @@ struct kv_chunk_digest kv_chunk_digest(const struct kv_chunk_identity *c)
     struct kv_chunk_digest d;
     digest(&kv_chunk_type, c, d.b);
     return d;
+}
+
+uint64_t kv_chunk_key(const struct kv_chunk_identity *c)
+{
+    /* What tells the chunks of one model and tenant apart; the other fields seldom differ and are left to the comparison. */
+    struct {
+        struct kv_prefix_digest prefix;
+        int32_t layer, head_first, head_count, position_first, position_count, zero;
+        uint64_t ns;
+    } fields = {c->prefix, c->layer, c->head_first, c->head_count, c->position_first, c->position_count, 0, c->ns.n};
+    uint64_t model;
+    memcpy(&model, c->model.b, sizeof model);
+    return XXH3_64bits_withSeed(&fields, sizeof fields, model ^ XXH3_64bits(c->tenant, strnlen(c->tenant, sizeof c->tenant)));
 }
 
 struct kv_row_digest kv_row_digest(const struct kv_chunk_digest *c, int32_t offset)

@@ -89,6 +89,8 @@ enum kv_status kv_identity_compare(const struct kv_identity_type *t, const void 
 /* tokens: up to 64, the next block of the prefix; previous: NULL for the first. A short block ends a prefix. */
 struct kv_prefix_digest kv_prefix_extend(const struct kv_prefix_digest *previous, const int32_t *tokens, int32_t n);
 struct kv_chunk_digest kv_chunk_digest(const struct kv_chunk_identity *c);
+/* For tables in memory: equal chunks have equal keys, others almost always different ones; whoever finds one compares the identities. */
+uint64_t kv_chunk_key(const struct kv_chunk_identity *c);
 struct kv_row_digest kv_row_digest(const struct kv_chunk_digest *c, int32_t offset);
 struct kv_replica_digest kv_replica_digest(const struct kv_replica_identity *r);
 /* Binding and geometry: I_source = H(upstream, tensor, cache, publication, [0, F_c)). */

@@ -68,17 +68,15 @@ void kv_directory_destroy(struct kv_directory *d)
 
 /* ---------------------------------------------------------------- table: open addressing, no tombstones */
 
-static uint32_t slot_of(const struct kv_directory *d, const struct kv_chunk_digest *g)
+/* Place of the chunk in the table; KV_NONE. Every field is compared: equal keys are no proof. */
+static uint32_t table_find(const struct kv_directory *d, const struct kv_chunk_identity *id, uint64_t key)
 {
-    uint32_t h;
-    memcpy(&h, g->b, sizeof h);
-    return h & d->table_mask;
-}
-
-static uint32_t table_find(const struct kv_directory *d, const struct kv_chunk_digest *g)
-{
-    for (uint32_t s = slot_of(d, g); d->table[s] != KV_NONE; s = (s + 1) & d->table_mask)
-        if (!memcmp(d->chunk[d->table[s]].digest.b, g->b, 32)) return s;
+    for (uint32_t s = (uint32_t)key & d->table_mask; d->table[s] != KV_NONE; s = (s + 1) & d->table_mask) {
+        const struct chunk *c = &d->chunk[d->table[s]];
+        if (c->key != key) continue;
+        /* Equal bytes are equal fields, and the usual case; unequal ones may still differ in what follows the end of a text. */
+        if (!memcmp(&c->identity, id, sizeof *id) || kv_identity_compare(&kv_chunk_type, &c->identity, id, NULL) == KV_OK) return s;
+    }
     return KV_NONE;
 }
 
@@ -86,7 +84,7 @@ static void table_remove(struct kv_directory *d, uint32_t s)
 {
     d->table[s] = KV_NONE;
     for (uint32_t n = (s + 1) & d->table_mask; d->table[n] != KV_NONE; n = (n + 1) & d->table_mask) {
-        uint32_t home = slot_of(d, &d->chunk[d->table[n]].digest);
+        uint32_t home = (uint32_t)d->chunk[d->table[n]].key & d->table_mask;
         if (((n - home) & d->table_mask) < ((n - s) & d->table_mask)) continue;
         d->table[s] = d->table[n];
         d->table[n] = KV_NONE;
@@ -94,24 +92,20 @@ static void table_remove(struct kv_directory *d, uint32_t s)
     }
 }
 
-uint32_t kv_directory_find(const struct kv_directory *d, const struct kv_chunk_identity *id, struct kv_chunk_digest *digest)
+uint32_t kv_directory_find(const struct kv_directory *d, const struct kv_chunk_identity *id)
 {
-    struct kv_chunk_digest g = kv_chunk_digest(id);
-    uint32_t s = table_find(d, &g);
-    if (digest) *digest = g;
-    if (s == KV_NONE) return KV_NONE;
-    uint32_t c = d->table[s];
-    /* Digests collide for nobody we know; a bug in encoding would, and must not serve another's rows. */
-    return kv_identity_compare(&kv_chunk_type, &d->chunk[c].identity, id, NULL) == KV_OK ? c : KV_NONE;
+    uint32_t s = table_find(d, id, kv_chunk_key(id));
+    return s == KV_NONE ? KV_NONE : d->table[s];
 }
 
-static enum kv_status add_chunk(struct kv_directory *d, const struct kv_chunk_identity *id, const struct kv_chunk_digest *g, uint64_t bytes, uint32_t *out)
+static enum kv_status add_chunk(struct kv_directory *d, const struct kv_chunk_identity *id, uint64_t bytes, uint32_t *out)
 {
     if (d->n_free == 0) return KV_CAPACITY;
-    uint32_t c = d->free_chunk[--d->n_free], s = slot_of(d, g);
+    uint64_t key = kv_chunk_key(id);
+    uint32_t c = d->free_chunk[--d->n_free], s = (uint32_t)key & d->table_mask;
     while (d->table[s] != KV_NONE) s = (s + 1) & d->table_mask;
     d->table[s] = c;
-    d->chunk[c] = (struct chunk){.used = true, .digest = *g, .identity = *id, .bytes = bytes, .writing = KV_NONE};
+    d->chunk[c] = (struct chunk){.used = true, .key = key, .identity = *id, .bytes = bytes, .writing = KV_NONE};
     d->stats.chunks++;
     *out = c;
     return KV_OK;
@@ -119,7 +113,7 @@ static enum kv_status add_chunk(struct kv_directory *d, const struct kv_chunk_id
 
 static void drop_chunk(struct kv_directory *d, uint32_t c)
 {
-    table_remove(d, table_find(d, &d->chunk[c].digest));
+    table_remove(d, table_find(d, &d->chunk[c].identity, d->chunk[c].key));
     d->chunk[c].used = false;
     d->free_chunk[d->n_free++] = c;
     d->stats.chunks--;
@@ -208,15 +202,14 @@ enum kv_status kv_directory_publish_group(struct kv_directory *d, int32_t n, con
     int32_t reserved = 0, added = 0;
     enum kv_status s = b ? KV_OK : KV_OUT_OF_MEMORY;
     for (; reserved < n && s == KV_OK; reserved++) {
-        if ((c = kv_directory_find(d, &id[reserved], NULL)) != KV_NONE && !may_gain(&d->chunk[c], tier, bytes)) s = KV_CONFLICT;
+        if ((c = kv_directory_find(d, &id[reserved])) != KV_NONE && !may_gain(&d->chunk[c], tier, bytes)) s = KV_CONFLICT;
         else s = t->reserve(t->ctx, bytes, &id[reserved], &b[reserved]);
         if (s != KV_OK) break;
     }
     if (s == KV_OK) s = write_group(t, n, b, id, payload, bytes);
     for (; s == KV_OK && added < n; added++) {
-        struct kv_chunk_digest g;
-        c = kv_directory_find(d, &id[added], &g); /* again: the group may name one chunk twice */
-        if (c == KV_NONE) s = add_chunk(d, &id[added], &g, bytes, &c);
+        c = kv_directory_find(d, &id[added]); /* again: the group may name one chunk twice */
+        if (c == KV_NONE) s = add_chunk(d, &id[added], bytes, &c);
         else if (!may_gain(&d->chunk[c], tier, bytes)) s = KV_CONFLICT;
         if (s != KV_OK) break;
         d->chunk[c].cache = cache;
@@ -238,10 +231,9 @@ enum kv_status kv_directory_publish(struct kv_directory *d, const struct kv_chun
 enum kv_status kv_directory_adopt(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier, struct kv_block b, uint64_t bytes)
 {
     if ((unsigned)tier >= KV_TIERS || !d->config.tier[tier] || bytes == 0 || bytes > d->config.max_payload_bytes) return KV_BAD_ARGUMENT;
-    struct kv_chunk_digest g;
-    uint32_t c = kv_directory_find(d, id, &g);
+    uint32_t c = kv_directory_find(d, id);
     if (c != KV_NONE && (d->chunk[c].replica[tier].present || d->chunk[c].bytes != bytes)) return KV_CONFLICT;
-    enum kv_status s = c == KV_NONE ? add_chunk(d, id, &g, bytes, &c) : KV_OK;
+    enum kv_status s = c == KV_NONE ? add_chunk(d, id, bytes, &c) : KV_OK;
     if (s != KV_OK) return s;
     kv_replica_add(d, c, tier, b);
     d->stats.adopted++;
@@ -250,7 +242,7 @@ enum kv_status kv_directory_adopt(struct kv_directory *d, const struct kv_chunk_
 
 enum kv_answer kv_directory_lookup(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier, struct kv_lease *lease)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
+    uint32_t c = kv_directory_find(d, id);
     d->stats.lookups[tier]++;
     if (c != KV_NONE && kv_replica_counts(d, &d->chunk[c].replica[tier])) {
         struct replica *r = &d->chunk[c].replica[tier];
@@ -288,7 +280,7 @@ enum kv_status kv_directory_release(struct kv_directory *d, struct kv_lease *lea
 
 int kv_directory_nearest(const struct kv_directory *d, const struct kv_chunk_identity *id)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
+    uint32_t c = kv_directory_find(d, id);
     for (int t = 0; c != KV_NONE && t < KV_TIERS; t++)
         if (kv_replica_counts(d, &d->chunk[c].replica[t])) return t;
     return -1;
@@ -296,7 +288,7 @@ int kv_directory_nearest(const struct kv_directory *d, const struct kv_chunk_ide
 
 int kv_directory_slowest(const struct kv_directory *d, const struct kv_chunk_identity *id)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
+    uint32_t c = kv_directory_find(d, id);
     for (int t = KV_TIERS - 1; c != KV_NONE && t >= 0; t--)
         if (kv_replica_counts(d, &d->chunk[c].replica[t])) return t;
     return -1;
@@ -304,7 +296,7 @@ int kv_directory_slowest(const struct kv_directory *d, const struct kv_chunk_ide
 
 void kv_directory_touch(struct kv_directory *d, const struct kv_chunk_identity *id)
 {
-    uint32_t c = d->config.victim == KV_VICTIM_LRU ? kv_directory_find(d, id, NULL) : KV_NONE;
+    uint32_t c = d->config.victim == KV_VICTIM_LRU ? kv_directory_find(d, id) : KV_NONE;
     for (int t = 0; c != KV_NONE && t < KV_TIERS; t++)
         if (d->chunk[c].replica[t].present) unlink_replica(d, c, (enum kv_tier_id)t), link_newest(d, c, (enum kv_tier_id)t);
 }
@@ -337,7 +329,7 @@ static enum kv_status remove_chunk(struct kv_directory *d, uint32_t c)
 
 enum kv_status kv_directory_forget(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
+    uint32_t c = kv_directory_find(d, id);
     if (c == KV_NONE || (unsigned)tier >= KV_TIERS || !d->chunk[c].replica[tier].present) return KV_NOT_FOUND;
     if (d->chunk[c].writing != KV_NONE || d->chunk[c].replica[tier].leases) return KV_CONFLICT;
     kv_replica_drop(d, c, tier);
@@ -350,7 +342,7 @@ enum kv_status kv_directory_forget(struct kv_directory *d, const struct kv_chunk
 
 enum kv_status kv_directory_remove(struct kv_directory *d, const struct kv_chunk_identity *id)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
+    uint32_t c = kv_directory_find(d, id);
     return c == KV_NONE ? KV_NOT_FOUND : remove_chunk(d, c);
 }
 
@@ -375,7 +367,7 @@ void kv_directory_fence(struct kv_directory *d)
 
 enum kv_status kv_directory_reauthorise(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id tier)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
+    uint32_t c = kv_directory_find(d, id);
     if (c == KV_NONE || (unsigned)tier >= KV_TIERS || !d->chunk[c].replica[tier].present) return KV_NOT_FOUND;
     struct kv_tier *t = d->config.tier[tier];
     uint8_t *buffer = malloc(d->chunk[c].bytes);
@@ -389,7 +381,7 @@ enum kv_status kv_directory_reauthorise(struct kv_directory *d, const struct kv_
 
 enum kv_status kv_directory_set_cache_generation(struct kv_directory *d, const struct kv_chunk_identity *id, struct kv_cache_generation g)
 {
-    uint32_t c = kv_directory_find(d, id, NULL);
+    uint32_t c = kv_directory_find(d, id);
     if (c == KV_NONE) return KV_NOT_FOUND;
     d->chunk[c].cache = g;
     return KV_OK;
@@ -420,7 +412,7 @@ enum kv_status kv_directory_check(const struct kv_directory *d, struct kv_error 
         const struct chunk *c = &d->chunk[i];
         if (!c->used) continue;
         chunks++;
-        uint32_t s = table_find(d, &c->digest);
+        uint32_t s = table_find(d, &c->identity, c->key);
         HOLDS(s != KV_NONE && d->table[s] == i, "the table finds its chunk");
         int32_t present = 0;
         for (int t = 0; t < KV_TIERS; t++) {

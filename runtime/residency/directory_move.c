@@ -63,7 +63,7 @@ enum kv_status kv_promote_begin(struct kv_directory *d, const struct kv_chunk_id
 {
     *join = false;
     if ((unsigned)to >= KV_TIERS || !d->config.tier[to]) return KV_BAD_ARGUMENT;
-    uint32_t c = kv_directory_find(d, id, NULL), x;
+    uint32_t c = kv_directory_find(d, id), x;
     if (c == KV_NONE) return KV_NOT_FOUND;
     struct chunk *k = &d->chunk[c];
     if (kv_replica_counts(d, &k->replica[to])) return KV_CONFLICT;
@@ -126,7 +126,7 @@ enum kv_status kv_waiter_result(struct kv_directory *d, struct kv_waiter *w)
 enum kv_status kv_demote_begin(struct kv_directory *d, const struct kv_chunk_identity *id, enum kv_tier_id from, enum kv_tier_id to, struct kv_transfer *transfer)
 {
     if ((unsigned)from >= KV_TIERS || (unsigned)to >= KV_TIERS || from >= to || !d->config.tier[from] || !d->config.tier[to]) return KV_BAD_ARGUMENT;
-    uint32_t c = kv_directory_find(d, id, NULL), x;
+    uint32_t c = kv_directory_find(d, id), x;
     if (c == KV_NONE || !kv_replica_counts(d, &d->chunk[c].replica[from])) return KV_NOT_FOUND;
     if (d->chunk[c].writing != KV_NONE || d->chunk[c].replica[to].present) return KV_CONFLICT;
     enum kv_status s = begin(d, c, from, to, true, &x);

@@ -17,7 +17,7 @@ struct replica {
 
 struct chunk {
     bool used;
-    struct kv_chunk_digest digest;
+    uint64_t key; /* kv_chunk_key of the identity */
     struct kv_chunk_identity identity;
     struct kv_cache_generation cache;
     uint64_t bytes;
@@ -58,7 +58,7 @@ struct kv_directory {
     struct kv_directory_stats stats;
 };
 
-uint32_t kv_directory_find(const struct kv_directory *d, const struct kv_chunk_identity *id, struct kv_chunk_digest *digest); /* KV_NONE */
+uint32_t kv_directory_find(const struct kv_directory *d, const struct kv_chunk_identity *id); /* KV_NONE */
 /* A published replica of the current epoch that is to stay. */
 bool kv_replica_counts(const struct kv_directory *d, const struct replica *r);
 int32_t kv_replicas_counting(const struct kv_directory *d, const struct chunk *c);

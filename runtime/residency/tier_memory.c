@@ -10,7 +10,7 @@
 struct slab_record {
     uint64_t generation; /* of the allocation that holds it; 0: free */
     uint64_t bytes, checksum;
-    struct kv_chunk_digest chunk;
+    struct kv_chunk_identity chunk;
 };
 
 struct memory {
@@ -71,7 +71,7 @@ static enum kv_status memory_write(void *ctx, struct kv_block b, const struct kv
     memset(slab_at(m, b) + bytes, 0, m->slab_bytes - bytes);
     r->bytes = bytes;
     r->checksum = *hash = XXH3_64bits(slab_at(m, b), bytes);
-    r->chunk = kv_chunk_digest(id);
+    r->chunk = *id;
     return KV_OK;
 }
 
@@ -80,8 +80,7 @@ static enum kv_status memory_view(void *ctx, struct kv_block b, const struct kv_
     struct memory *m = ctx;
     struct slab_record *r = held(m, b);
     if (!r) return KV_STALE_REPLICA_GENERATION;
-    struct kv_chunk_digest chunk = kv_chunk_digest(id);
-    if (memcmp(chunk.b, r->chunk.b, 32)) return KV_IDENTITY_MISMATCH;
+    if (r->bytes && memcmp(&r->chunk, id, sizeof *id) && kv_identity_compare(&kv_chunk_type, &r->chunk, id, NULL) != KV_OK) return KV_IDENTITY_MISMATCH;
     if (bytes != r->bytes) return KV_SHORT_COPY;
     *payload = slab_at(m, b);
     *hash = r->checksum;
