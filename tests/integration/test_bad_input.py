@@ -174,7 +174,8 @@ class Requests(unittest.TestCase):
                 ({"max_tokens": 4096}, "CONTEXT_OVERRUN", "max_tokens"), ({"temperature": 3}, "BAD_ARGUMENT", "temperature"), ({"top_p": 0}, "BAD_ARGUMENT", "top_p"),
                 ({"n": 2}, "BAD_ARGUMENT", "n"), ({"stop": ["a"] * 9}, "BAD_ARGUMENT", "stop"), ({"stop": [""]}, "BAD_ARGUMENT", "stop"), ({"logprobs": 6}, "BAD_ARGUMENT", "logprobs"),
                 ({"stream": "yes"}, "BAD_ARGUMENT", "stream"), ({"stream_options": {"include_usage": True}}, "BAD_ARGUMENT", "stream_options"),
-                ({"logit_bias": {"5": 1}}, "UNSUPPORTED", "logit_bias"), ({"echo": True}, "UNSUPPORTED", "echo"), ({"response_format": {"type": "json_object"}}, "UNSUPPORTED", "response_format"),
+                ({"logit_bias": {"5": 1}}, "UNSUPPORTED", "logit_bias"), ({"echo": True}, "UNSUPPORTED", "echo"), ({"response_format": {"type": "xml"}}, "BAD_ARGUMENT", "response_format"),
+                ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a+"}}}}, "UNSUPPORTED", "response_format"),
                 ({"kvasir": {"contract": "fuzzy"}}, "BAD_ARGUMENT", "kvasir.contract"), ({"kvasir": {"sesion": "x"}}, "UNKNOWN_KEY", "sesion"), ({"kvasir": {"deadline_ms": -1}}, "BAD_ARGUMENT", "deadline_ms"),
                 ({"kvasir": {"pipeline": "quest"}}, "UNSUPPORTED", "kvasir.pipeline"), ({"kvasir": {"pipeline": "nope"}}, "UNKNOWN_PIPELINE", "kvasir.pipeline"),
                 ({"kvasir": {"session": "x" * 64}}, "BAD_ARGUMENT", "session"), ({"model": 5}, "BAD_ARGUMENT", "model")):
