@@ -185,6 +185,24 @@ void kv_app_older(struct kv_app *a, enum kv_view v, json_t *answer)
     json_decref(answer);
 }
 
+void kv_app_history(struct kv_app *a, const json_t *answer)
+{
+    static const char *const names[] = {"tokens_per_s", "tpot_p50_ms", "tpot_p99_ms", "omitted_mass"};
+    struct kv_series *series[] = {&a->tokens_per_s, &a->p50, &a->p99, &a->mass};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        struct kv_series since = *series[k];
+        size_t i;
+        json_t *v;
+        series[k]->n = 0;
+        json_array_foreach(json_object_get(answer, names[k]), i, v) push_value(series[k], v);
+        for (int j = 0; j < since.n; j++) {
+            json_t *own = isfinite(since.v[j]) ? json_real(since.v[j]) : json_null();
+            push_value(series[k], own);
+            json_decref(own);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------- rows */
 
 void kv_row_id(const struct kv_table *t, const json_t *row, char *out, size_t cap)

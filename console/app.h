@@ -84,6 +84,7 @@ void kv_app_free(struct kv_app *a);
 void kv_app_switch(struct kv_app *a, const char *context, const char *url);
 void kv_app_event(struct kv_app *a, const char *name, json_t *data); /* borrows data */
 void kv_app_list(struct kv_app *a, enum kv_view v, json_t *answer);  /* takes answer */
+void kv_app_history(struct kv_app *a, const json_t *answer);          /* the lines' past, before the stream's own values */
 void kv_app_older(struct kv_app *a, enum kv_view v, json_t *answer); /* takes answer */
 void kv_app_say(struct kv_app *a, enum kv_style style, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void kv_app_await(struct kv_app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* "" ends it */

@@ -152,6 +152,7 @@ static void take_good(struct kv_wire *w, struct kv_call *c, json_t *v)
 {
     struct kv_app *a = w->app;
     switch (c->purpose) {
+    case KV_FOR_HISTORY: kv_app_history(a, v); break;
     case KV_FOR_LIST: kv_app_list(a, c->view, json_incref(v)); break;
     case KV_FOR_OLDER: kv_app_older(a, c->view, json_incref(v)); break;
     case KV_FOR_OPEN: kv_app_fill(a, c->route, v); break;
@@ -176,6 +177,7 @@ static void take_refusal(struct kv_wire *w, struct kv_call *c, long http, json_t
         kv_wire_take_check(w, c, NULL, why);
         return;
     }
+    if (c->purpose == KV_FOR_HISTORY) return;
     if (c->purpose == KV_FOR_LIST && http == 404) {
         a->absent[c->view] = true;
         return;
@@ -207,8 +209,9 @@ static void take_answer(struct kv_wire *w, struct kv_call *c, CURLcode rc)
         if (rc != CURLE_OK) kv_app_say(a, KV_STYLE_WARN, "cannot reach %s: %s; trying again", w->url, curl_easy_strerror(rc));
         else if (http != 200) kv_app_say(a, KV_STYLE_WARN, "%s", why);
     } else {
-        if (c->purpose != KV_FOR_LIST) a->pending[0] = 0;
-        if (rc != CURLE_OK && c->purpose == KV_FOR_LIST) { } /* the event stream says what is wrong */
+        bool unasked = c->purpose == KV_FOR_LIST || c->purpose == KV_FOR_HISTORY;
+        if (!unasked) a->pending[0] = 0;
+        if (rc != CURLE_OK && unasked) { } /* the event stream says what is wrong */
         else if (rc != CURLE_OK) kv_app_say(a, KV_STYLE_BAD, "no answer: %s%s", curl_easy_strerror(rc), c->purpose == KV_FOR_VERB || c->purpose == KV_FOR_ACTIVATE ? "; look before you repeat it" : "");
         else if (http < 200 || http >= 300) take_refusal(w, c, http, v);
         else if (v) take_good(w, c, v);
@@ -229,6 +232,7 @@ static void ask_what_is_due(struct kv_wire *w)
     if (!events && a->now_ms >= w->retry_ms) {
         static const enum kv_view first[] = {KV_VIEW_RECEIPTS, KV_VIEW_FAILURES, KV_VIEW_ROLLOUTS, KV_VIEW_AUDIT, KV_VIEW_CREDITS};
         kv_wire_start(w, KV_FOR_EVENTS, "GET", "/api/v1/events", NULL, NULL);
+        if (!a->tokens_per_s.n) kv_wire_start(w, KV_FOR_HISTORY, "GET", "/api/v1/metrics/history?seconds=240", NULL, NULL);
         for (size_t i = 0; i < sizeof first / sizeof *first; i++) fetch_list(w, first[i]);
     }
     /* Receipts and failures come by the stream. */

@@ -302,6 +302,19 @@ START_TEST(what_takes_over_a_second_says_so)
 }
 END_TEST
 
+START_TEST(the_lines_begin_with_the_past)
+{
+    json_t *past = json_loads("{\"tokens_per_s\":[1,2,null,4],\"tpot_p50_ms\":[]}", 0, NULL);
+    kv_app_history(&app, past);
+    json_decref(past);
+    ck_assert_int_eq(app.tokens_per_s.n, 5); /* and what the stream had said already */
+    ck_assert_double_eq_tol(app.tokens_per_s.v[1], 2, 1e-9);
+    ck_assert(isnan(app.tokens_per_s.v[2]));
+    ck_assert_double_eq_tol(app.tokens_per_s.v[4], 120.5, 1e-9);
+    ck_assert_int_eq(app.p50.n, 1);
+}
+END_TEST
+
 START_TEST(full_asks_for_the_name)
 {
     event("rollout", "{\"id\":\"r_000003\",\"name\":\"quest-64\",\"stage\":\"RAMP\",\"fraction\":0.5,\"version\":13,\"verbs\":[{\"verb\":\"advance\",\"enabled\":true},{\"verb\":\"ramp\",\"enabled\":true}]}");
@@ -447,6 +460,7 @@ Suite *suite_app(void)
     tcase_add_test(t, the_cursor_stays_on_its_row_while_others_arrive);
     tcase_add_test(t, commands_complete_recall_and_reach_everything);
     tcase_add_test(t, what_takes_over_a_second_says_so);
+    tcase_add_test(t, the_lines_begin_with_the_past);
     tcase_add_test(t, full_asks_for_the_name);
     tcase_add_test(t, a_click_picks_and_a_double_click_opens);
     tcase_add_test(t, ten_thousand_receipts_scroll_filter_and_sort);
