@@ -64,6 +64,7 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.shadow_fraction = c->shadow_fraction;
     e.shadow_queue = (int32_t)c->shadow_queue;
     e.sink = kv_store_sink(d->app.store);
+    e.prefix_reuse = c->prefix_reuse;
     e.disk_path = c->disk_path;
     e.disk_bytes = c->disk_capacity;
     e.disk_reserve_bytes = c->disk_reserve;

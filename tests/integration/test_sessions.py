@@ -1,7 +1,9 @@
 """Sessions on the real daemon: a conversation resumes from disk after kill -9 with the same tokens, and nobody else's rows are ever served."""
 import glob
+import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -43,6 +45,90 @@ def saved(daemon, session, deadline=20000):
         if status == 200 and row.get("state") in ("PAUSED_HOST", "TOKEN_ONLY"):
             return row
     raise AssertionError(f"session {session} was not saved: {row}")
+
+
+def sha(secret):
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def damage(folder, rng, bits=6):
+    """Flips a bit here and there in every segment."""
+    for name in glob.glob(os.path.join(folder, "segment-*")):
+        size = os.path.getsize(name)
+        with open(name, "r+b") as f:
+            for _ in range(bits if size > 8192 else 0):
+                at = rng.randrange(4096, size)
+                f.seek(at)
+                byte = f.read(1)
+                f.seek(at)
+                f.write(bytes([byte[0] ^ 1 << rng.randrange(8)]))
+
+
+class WrongRows(unittest.TestCase):
+    """Two tenants talk over near-identical texts while rows are saved, evicted, damaged and found again: every answer equals the one that a daemon
+    without any tier or reuse computes."""
+    ROUNDS = 40 if os.environ.get("KVASIR_SOAK") else 3
+    TENANTS = ("acme", "globex")
+
+    def stories(self):
+        words = STORY.split()
+        near = []
+        for at, word in ((None, None), (0, "That"), (70, "unlit"), (130, "nobody")):
+            w = list(words)
+            if at is not None:
+                w[at] = word
+            near.append(" ".join(w))
+        return near
+
+    def ask(self, d, tenant, messages, session):
+        status, _, body = d.request("POST", "/v1/chat/completions", {"messages": messages, "max_tokens": 10, "temperature": 0, "logprobs": True,
+                                                                     "kvasir": {"session": session}}, {"Authorization": f"Bearer {tenant}"})
+        assert status == 200, body
+        choice = json.loads(body)["choices"][0]
+        return choice["message"]["content"], [(t["token"], t["logprob"]) for t in choice["logprobs"]["content"]]
+
+    def test_every_answer_is_the_uncached_one(self):
+        tokens = [{"name": t, "sha256": sha(t), "rights": ["infer"], "tenant": t} for t in self.TENANTS]
+        config = {"auth": {"mode": "token", "tokens": tokens + [{"name": "viewer", "sha256": sha("viewer"), "rights": ["viewer"]}]}}
+        stories, expected, rng = self.stories(), {}, random.Random(7)
+        # /readyz is open, so the helper's own check passes without a token.
+        with Daemon("--set", "engine.prefix_reuse=false", config=config) as plain:
+            for i, story in enumerate(stories):
+                answer, first = self.ask(plain, "acme", first_turn(story), f"s{i}")
+                expected[i] = (first, answer, self.ask(plain, "acme", second_turn(answer, story), f"s{i}")[1])
+        folder, state = tempfile.mkdtemp(prefix="kvasir-tier-"), tempfile.mkdtemp(prefix="kvasir-state-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        self.addCleanup(shutil.rmtree, state, ignore_errors=True)
+        hits = failures = 0
+        for round_ in range(self.ROUNDS):
+            reuse = "true" if round_ % 3 == 2 else "false"
+            d = Daemon("--set", f"tiers.disk.path={folder}", "--set", "tiers.disk.capacity_bytes=24MiB", "--set", "tiers.disk.reserve_bytes=16MiB", "--set",
+                       f"engine.prefix_reuse={reuse}", state=state, config=config)
+            wrong = []
+
+            def talk(tenant, order):
+                for i in order:
+                    session = f"{tenant}-{i}"
+                    if self.ask(d, tenant, first_turn(stories[i]), session)[1] != expected[i][0]:
+                        wrong.append((round_, tenant, i, "first turn"))
+                    if self.ask(d, tenant, second_turn(expected[i][1], stories[i]), session)[1] != expected[i][2]:
+                        wrong.append((round_, tenant, i, "second turn"))
+
+            threads = [threading.Thread(target=talk, args=(t, rng.sample(range(len(stories)), len(stories)))) for t in self.TENANTS]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual(wrong, [])
+            _, _, body = d.request("GET", "/api/v1/tiers", headers={"Authorization": "Bearer viewer"})
+            disk = [t for t in json.loads(body)["tiers"] if t["name"] == "disk"][0]
+            self.assertEqual(disk["bytes_in"] - disk["bytes_out"], disk["persistent_bytes"])
+            self.assertLessEqual(disk["used_bytes"], disk["capacity_bytes"])
+            hits, failures = hits + disk["hits"], failures + disk["failures"]
+            kill(d)
+            damage(folder, rng)
+        self.assertGreater(hits, 0)
+        self.assertGreater(failures, 0, "no damage was ever met: the hunt did not hunt")
 
 
 class Sessions(unittest.TestCase):
