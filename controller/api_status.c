@@ -24,6 +24,16 @@ static json_t *tiers(const struct kv_engine_stats *s)
     return list;
 }
 
+static json_t *turns(const struct kv_turn_stats *s)
+{
+    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "sessions", (json_int_t)s->sessions, "saves", (json_int_t)s->saves, "restores", (json_int_t)s->restores,
+                          "overlapped", (json_int_t)s->overlapped, "recomputes", (json_int_t)s->recomputes, "failures", (json_int_t)s->failures, "restored_tokens",
+                          (json_int_t)s->restored_tokens, "restored_bytes", (json_int_t)s->restored_bytes, "waiting", (int)s->waiting);
+    json_object_set_new(o, "restore_bytes_per_s", kv_real_json(s->restore_bytes_per_second));
+    json_object_set_new(o, "restore_wait_ms", kv_real_json(s->restore_wait_us / 1e3));
+    return o;
+}
+
 static json_t *layers(struct kv_app *app)
 {
     enum { MOST = 256 };
@@ -120,7 +130,7 @@ json_t *kv_api_tiers_json(struct kv_app *app)
 {
     struct kv_engine_stats s;
     kv_engine_stats(app->engine, &s);
-    return json_pack("{s:o, s:o}", "tiers", tiers(&s), "layers", layers(app));
+    return json_pack("{s:o, s:o, s:o}", "tiers", tiers(&s), "layers", layers(app), "sessions", turns(&s.turns));
 }
 
 static json_t *param_json(const struct kv_param_spec *p)

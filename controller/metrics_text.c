@@ -72,6 +72,26 @@ static void tier_metrics(struct page *p, const struct kv_engine_stats *e)
     }
 }
 
+static void session_metrics(struct page *p, const struct kv_turn_stats *s)
+{
+    const struct { const char *name, *type, *help; double value; } rows[] = {
+        {"kvasir_session_saves_total", "counter", "turns whose history was saved", (double)s->saves},
+        {"kvasir_session_restores_total", "counter", "turns that began with saved history", (double)s->restores},
+        {"kvasir_session_restores_overlapped_total", "counter", "of them, those under whose read a step ran", (double)s->overlapped},
+        {"kvasir_session_recomputes_total", "counter", "turns whose history was there and was computed again, being expected to be faster", (double)s->recomputes},
+        {"kvasir_session_failures_total", "counter", "saves and restores that fell short", (double)s->failures},
+        {"kvasir_session_restored_tokens_total", "counter", "tokens that were read and not computed", (double)s->restored_tokens},
+        {"kvasir_session_restored_bytes_total", "counter", "bytes read for them", (double)s->restored_bytes},
+        {"kvasir_session_restore_wait_seconds_total", "counter", "time that steps waited for rows being read", s->restore_wait_us / 1e6},
+        {"kvasir_session_restore_bytes_per_second", "gauge", "rate of the last reads", s->restore_bytes_per_second},
+        {"kvasir_sessions", "gauge", "sessions in the table", (double)s->sessions},
+        {"kvasir_session_transfers_waiting", "gauge", "reads and saves that are not over", s->waiting}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        head(p, rows[i].name, rows[i].type, rows[i].help);
+        fprintf(p->f, "%s %.17g\n", rows[i].name, rows[i].value);
+    }
+}
+
 static void release_metrics(struct page *p, const struct kv_status_view *v)
 {
     head(p, "kvasir_release_stage", "gauge", "1 at the stage of the release");
@@ -123,6 +143,7 @@ KV_HANDLER(kv_metrics)
     gauge(&p, "kvasir_uptime_seconds", "time since start", (double)(kv_monotonic_us() - app->started_us) / 1e6);
     engine_metrics(&p, &v->engine);
     tier_metrics(&p, &v->engine);
+    session_metrics(&p, &(&v->engine)->turns);
     release_metrics(&p, v);
     gate_metrics(&p, app->control, v->rollout);
     policy_metrics(&p, app);

@@ -39,6 +39,14 @@ export const sessionsView = {
               { head: 'requests', num: true, cell: (s) => number(s.requests) },
               { head: 'tokens', num: true, cell: (s) => number(s.tokens) },
               { head: 'last at', cell: (s) => stamp(s.last_at) },
+              {
+                head: 'history',
+                cell: (s) => (s.state ? chip(s.state, s.reason && s.reason !== 'OK' ? 'fail' : 'none', s.reason === 'OK' ? '' : s.reason) : '–'),
+              },
+              { head: 'kept', num: true, cell: (s) => (s.saved_bytes ? bytes(s.saved_bytes) : '–') },
+              { head: 'restores', num: true, cell: (s) => (s.state ? number(s.restores) : '–') },
+              { head: 'restored in', num: true, cell: (s) => (s.restores ? `${number(s.restored_tokens)} tokens, ${us(s.restore_ms * 1000)}` : '–') },
+              { head: 'pinned', cell: (s) => (s.pinned ? 'yes' : '') },
             ],
           }),
         );
