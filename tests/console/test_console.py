@@ -14,6 +14,13 @@ import support  # noqa: E402
 
 ROLLOUT = {"name": "layers-by-hand", "pipeline": "layerwise", "contract": "exact"}
 
+# Sound when it is checked, with one gate; faulty on a rollout, which has several.
+FAULTY = """return { api = 1, name = "faulty", release = function(stage, gates, history)
+  if #gates > 1 then error("on purpose") end
+  return { action = "HOLD", reason = "one gate" }
+end }
+"""
+
 
 def script(text):
     """A program of its own folder, which is also where the console puts what is edited."""
@@ -47,15 +54,22 @@ class Terminal:
     def screen(self):
         return self.tmux("capture-pane", "-p")
 
-    def expect(self, text, timeout=20, absent=False):
+    def wait(self, holds, complaint, timeout=20):
         end = time.monotonic() + timeout
         while True:
             screen = self.screen()
-            if (text in screen) != absent:
+            if holds(screen):
                 return screen
             if time.monotonic() > end:
-                raise AssertionError(f"{text!r} {'still' if absent else 'not'} on the screen:\n{screen}")
+                raise AssertionError(f"{complaint}:\n{screen}")
             time.sleep(0.05)
+
+    def expect(self, text, timeout=20, absent=False):
+        return self.wait(lambda screen: (text in screen) != absent, f"{text!r} {'still' if absent else 'not'} on the screen", timeout)
+
+    def expect_crumbs(self, n):
+        """So many steps from the root in the line above."""
+        self.wait(lambda screen: screen.splitlines()[0].count("›") == n, f"not {n} steps deep")
 
     def resize(self, cols, rows):
         self.tmux("resize-window", "-x", str(cols), "-y", str(rows))
@@ -161,8 +175,23 @@ class ConsoleTest(unittest.TestCase):
         t.keys("u")
         t.expect("resume: done")
 
-    def test_the_receipt_behind_a_failure_and_what_it_rests_on(self):
-        """Receipts 2, Enter: the receipt; Enter again: what it rests on. Failures are reached alike by 3."""
+    def test_the_receipt_behind_a_failure_is_two_keys_away(self):
+        self.live_rollout()
+        source = self.daemon.get("/api/v1/policies/release")[1]["source"]
+        self.assertEqual(self.daemon.post("/api/v1/policies/release/activate", {"source": FAULTY})[0], 200)
+        self.daemon.wait_until(lambda: self.daemon.get("/api/v1/failures?limit=1")[1]["failures"])
+        self.daemon.post("/api/v1/policies/release/activate", {"source": source})
+        failure = self.daemon.get("/api/v1/failures?limit=1")[1]["failures"][0]
+        t = self.open()
+        t.expect("live")
+        t.keys("3")
+        t.expect(failure["reason"])
+        t.keys("Enter")
+        t.expect("› receipt ")
+        t.expect("rests on")
+        t.expect("on purpose")
+
+    def test_what_a_receipt_rests_on_opens_and_closes(self):
         self.live_rollout()
         t = self.open()
         t.expect("live")
@@ -173,14 +202,10 @@ class ConsoleTest(unittest.TestCase):
         t.expect("filter /TRANSITION")
         t.keys("Enter")
         t.expect("rests on")
-        t.expect("› receipt ")
-        depth = t.screen().count("›")
         t.keys("Enter")
-        end = time.monotonic() + 20
-        while t.screen().splitlines()[0].count("›") != depth + 1 and time.monotonic() < end:
-            time.sleep(0.05)
-        self.assertEqual(t.screen().splitlines()[0].count("›"), depth + 1)
+        t.expect_crumbs(3)
         t.keys("Escape")
+        t.expect_crumbs(2)
         t.keys("Escape")
         t.keys("9")
         t.expect("kvasir › audit")
