@@ -118,6 +118,7 @@ int main(int argc, char **argv)
     kv_engine_config_default(&c);
     c.n_threads = threads;
     c.iteration_us = INT32_MAX; /* whole chunks: throughput is measured, not fairness */
+    c.prefix_reuse = false; /* every run computes its prompt */
     c.host_bytes = UINT64_C(8) << 30;
     if (kv_model_open(path, NULL, &m, &err) != KV_OK || kv_engine_create(m, &c, &e, &err) != KV_OK) {
         fprintf(stderr, "decode: %s\n", err.message);

@@ -35,6 +35,10 @@ struct kv_mat {
 size_t kv_mat_packed_bytes(enum kv_type t, int64_t rows, int64_t cols);
 /* dst: kv_mat_packed_bytes, 64-byte aligned; unused for float types. file: rows as in the file. */
 void kv_mat_pack(struct kv_mat *out, enum kv_type t, const void *file, int32_t rows, int32_t cols, void *dst);
+/* The same in parts, so that threads can share it: the matrix as kv_mat_pack leaves it, and rows [row0, row1) of dst; row0 a multiple of 16,
+ * row1 too or at least `rows`. */
+void kv_mat_describe(struct kv_mat *out, enum kv_type t, const void *file, int32_t rows, int32_t cols, void *dst);
+void kv_mat_pack_rows(enum kv_type t, const void *file, int32_t rows, int32_t cols, void *dst, int32_t row0, int32_t row1);
 /* One row of the file to fp32, for embeddings and for the oracle. */
 void kv_dequantise_row(enum kv_type t, const void *row, int64_t cols, float *out);
 

@@ -204,23 +204,39 @@ static void pack_row(const struct type_row *r, const uint8_t *file, int32_t cols
             const uint8_t *c = codes + u * f->unit;
             struct kv_unit at = kv_unit_at(f, group, unit);
             uint8_t *out = group + (at.codes - group);
-            for (int i = 0; i < f->unit >> f->nibble; i++)
-                out[i / 4 * 64 + row * 4 + i % 4] = f->nibble ? (uint8_t)(c[i] | c[i + 16] << 4) : c[i];
+            for (int i = 0; i < f->unit >> f->nibble; i += 4) {
+                uint32_t four, high;
+                memcpy(&four, c + i, 4);
+                memcpy(&high, c + (f->nibble ? i + 16 : i), 4);
+                if (f->nibble) four |= high << 4; /* codes of four bits: nothing crosses a byte */
+                memcpy(out + i * 16 + row * 4, &four, 4);
+            }
             put_scale(f, group + (at.scales - group), row, scale[u]);
             if (f->minimum) put_scale(f, group + (at.minima - group), row, minimum[u]);
         }
     }
 }
 
-void kv_mat_pack(struct kv_mat *out, enum kv_type t, const void *file, int32_t rows, int32_t cols, void *dst)
+void kv_mat_describe(struct kv_mat *out, enum kv_type t, const void *file, int32_t rows, int32_t cols, void *dst)
+{
+    bool packed = kv_pack_form(t) != 0;
+    *out = (struct kv_mat){t, rows, cols, packed ? dst : file, packed ? kv_mat_packed_bytes(t, rows, cols) : kv_type_row_bytes(t, cols) * (size_t)rows};
+}
+
+void kv_mat_pack_rows(enum kv_type t, const void *file, int32_t rows, int32_t cols, void *dst, int32_t row0, int32_t row1)
 {
     const struct type_row *r = find(t);
-    *out = (struct kv_mat){t, rows, cols, file, kv_type_row_bytes(t, cols) * (size_t)rows};
     if (!r->form.unit) return;
-    out->data = dst;
-    out->data_bytes = kv_mat_packed_bytes(t, rows, cols);
-    memset(dst, 0, out->data_bytes);
-    for (int32_t row = 0; row < rows; row++)
+    size_t group = kv_group_bytes(&r->form, cols);
+    if (row1 > rows) row1 = rows;
+    memset((uint8_t *)dst + (size_t)(row0 / KV_GROUP_ROWS) * group, 0, (size_t)((row1 + KV_GROUP_ROWS - 1) / KV_GROUP_ROWS - row0 / KV_GROUP_ROWS) * group);
+    for (int32_t row = row0; row < row1; row++)
         pack_row(r, (const uint8_t *)file + (size_t)row * kv_type_row_bytes(t, cols), cols,
                  (uint8_t *)dst + (size_t)(row / KV_GROUP_ROWS) * kv_group_bytes(&r->form, cols), row % KV_GROUP_ROWS);
+}
+
+void kv_mat_pack(struct kv_mat *out, enum kv_type t, const void *file, int32_t rows, int32_t cols, void *dst)
+{
+    kv_mat_describe(out, t, file, rows, cols, dst);
+    kv_mat_pack_rows(t, file, rows, cols, dst, 0, rows);
 }

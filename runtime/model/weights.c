@@ -1,4 +1,5 @@
 /* weights.c — shapes from metadata, tensors by name; quantised matrices are packed once, float ones stay in the mapping. */
+#include "runtime/execution/workers.h"
 #include "runtime/model/model.h"
 
 #include <stdarg.h>
@@ -6,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+enum { PACK_ROWS = 256 /* a multiple of the 16 rows of a group */ };
 
 static const struct arch_row {
     const char *name;
@@ -147,11 +150,20 @@ enum kv_status kv_weights_shapes(const struct kv_gguf *g, struct kv_model_info *
 
 /* ---------------------------------------------------------------- tensors */
 
+struct packing { /* a matrix that is still to be packed */
+    enum kv_type type;
+    const void *file;
+    int32_t rows, cols;
+    uint8_t *to;
+};
+
 struct binder {
     struct kv_model *m;
     const struct kv_model_options *opt;
     struct kv_error *err;
     bool *used;          /* [n_tensors] */
+    struct packing *pack; /* [n_pack] */
+    size_t n_pack;
     uint8_t *packed_at;
     float *vector_at;
     uint64_t step_bytes; /* what one decode step reads */
@@ -181,7 +193,8 @@ static enum kv_status bind_mat(struct binder *b, const char *name, int32_t rows,
     if (!t) return kv_fail(b->err, KV_MISSING_TENSOR, name, "the file lacks this tensor");
     /* exactly two dimensions: reserve() counted room for those */
     if (t->n_dims != 2 || t->dims[0] != cols || t->dims[1] != rows) return wrong_shape(b, name, t, cols, rows);
-    kv_mat_pack(out, t->type, t->data, rows, cols, b->packed_at);
+    kv_mat_describe(out, t->type, t->data, rows, cols, b->packed_at);
+    if (kv_mat_packed_bytes(t->type, rows, cols)) b->pack[b->n_pack++] = (struct packing){t->type, t->data, rows, cols, b->packed_at};
     b->packed_at += round64(kv_mat_packed_bytes(t->type, rows, cols));
     b->step_bytes += out->data_bytes;
     return KV_OK;
@@ -302,7 +315,8 @@ static enum kv_status reserve(struct binder *b)
     m->vectors = calloc(vector + 1, sizeof *m->vectors);
     m->weights.layers = calloc((size_t)m->weights.n_layers, sizeof *m->weights.layers);
     b->used = calloc(m->file->n_tensors + 1, sizeof *b->used);
-    if (!m->vectors || !m->weights.layers || !b->used) return kv_fail(b->err, KV_OUT_OF_MEMORY, "weights", "no memory for the weights' index");
+    b->pack = calloc(m->file->n_tensors + 2, sizeof *b->pack); /* the embedding may be the output as well */
+    if (!m->vectors || !m->weights.layers || !b->used || !b->pack) return kv_fail(b->err, KV_OUT_OF_MEMORY, "weights", "no memory for the weights' index");
     if (packed) {
         void *p = mmap(NULL, packed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) return kv_fail(b->err, KV_OUT_OF_MEMORY, "weights", "no memory for %zu bytes of packed weights", packed);
@@ -328,6 +342,29 @@ static enum kv_status check_all_used(struct binder *b)
     return KV_OK;
 }
 
+/* Every processor packs rows of the same matrix, one matrix after another. */
+static void pack_part(void *ctx, int32_t worker, int32_t part)
+{
+    const struct packing *p = ctx;
+    int32_t from = part * PACK_ROWS;
+    (void)worker;
+    kv_mat_pack_rows(p->type, p->file, p->rows, p->cols, p->to, from, from + PACK_ROWS);
+}
+
+static enum kv_status pack_all(struct binder *b)
+{
+    struct kv_workers *w;
+    if (!b->n_pack) return KV_OK;
+    enum kv_status s = kv_workers_create(0, &w);
+    if (s != KV_OK) return kv_fail(b->err, s, "weights", "the threads that pack weights could not be started");
+    for (size_t i = 0; i < b->n_pack; i++) {
+        kv_workers_run(w, pack_part, &b->pack[i], (b->pack[i].rows + PACK_ROWS - 1) / PACK_ROWS);
+        if (b->opt && b->opt->progress) b->opt->progress(b->opt->progress_ctx, "packing", 0.9 * (double)(i + 1) / (double)b->n_pack);
+    }
+    kv_workers_destroy(w);
+    return KV_OK;
+}
+
 enum kv_status kv_weights_bind(struct kv_model *m, const struct kv_model_options *opt, struct kv_error *err)
 {
     struct binder b = {.m = m, .opt = opt, .err = err};
@@ -337,12 +374,11 @@ enum kv_status kv_weights_bind(struct kv_model *m, const struct kv_model_options
         s = kv_fail(err, KV_MISSING_TENSOR, "tensor table", "%d layers need at least %d tensors; the file has %zu", m->weights.n_layers, m->weights.n_layers * 9, m->file->n_tensors);
     if (s == KV_OK) s = reserve(&b);
     if (s == KV_OK) s = bind_ends(&b);
-    for (int32_t i = 0; s == KV_OK && i < m->weights.n_layers; i++) {
-        s = bind_layer(&b, a, i);
-        if (opt && opt->progress) opt->progress(opt->progress_ctx, "packing", 0.9 * (i + 1) / m->weights.n_layers);
-    }
+    for (int32_t i = 0; s == KV_OK && i < m->weights.n_layers; i++) s = bind_layer(&b, a, i);
     if (s == KV_OK) s = check_all_used(&b);
+    if (s == KV_OK) s = pack_all(&b);
     m->info.weight_bytes = b.step_bytes + kv_type_row_bytes(m->weights.embedding_type, m->weights.d_model);
     free(b.used);
+    free(b.pack);
     return s;
 }
