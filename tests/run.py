@@ -40,7 +40,7 @@ def execute(command, env, timeout):
 
 def unit(tally, build, env):
     """Check's summary: "98%: Checks: 50, Failures: 1, Errors: 0" a suite runner."""
-    status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {"CK_DEFAULT_TIMEOUT": "120", **env}, float(env.get("KVASIR_TEST_UNIT_S", "900")))
+    status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {"CK_DEFAULT_TIMEOUT": "120", **env}, float(env.get("KVASIR_TEST_LIMIT_S", "900")))
     found = re.search(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", output)
     checks, bad = (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 1)
     if status != 0 and not bad:
@@ -69,7 +69,7 @@ def python(tally, folder, env):
     for path in sorted(glob.glob(os.path.join(ROOT, "tests", folder, "test_*.py"))):
         name = os.path.splitext(os.path.basename(path))[0]
         status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", os.path.relpath(path, ROOT)],
-                                          {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration")}, 900)
+                                          {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration")}, float(env.get("KVASIR_TEST_LIMIT_S", "900")))
         ran = re.search(r"^Ran (\d+) tests?", output, re.M)
         bad = sum(int(n) for n in re.findall(r"(?:failures|errors|skipped|unexpected successes)=(\d+)", output))
         if not ran or (status != 0 and not bad) or ran[1] == "0":
@@ -107,7 +107,7 @@ def main():
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
         env.setdefault("LSAN_OPTIONS", "print_suppressions=0")
         env.setdefault("KVASIR_TEST_START_S", "120")
-        env.setdefault("KVASIR_TEST_UNIT_S", "2700")
+        env.setdefault("KVASIR_TEST_LIMIT_S", "2700")
     print(f"SmolLM2: {smollm2() or 'not at hand, its two tests are left out; models/README.md says how to get it'}", flush=True)
     print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
     if a.soak:

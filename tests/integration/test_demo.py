@@ -6,12 +6,12 @@ import subprocess
 import tempfile
 import unittest
 
-from support import KVASIRD, ROOT, environment, free_port
+from support import KVASIRD, ROOT, START_S, environment, free_port
 
 
 class Demo(unittest.TestCase):
     def test_three_rollouts_end_as_promised(self):
-        p = subprocess.run([KVASIRD, "--demo", "--exit", "--listen", f"127.0.0.1:{free_port()}"], cwd=ROOT, capture_output=True, text=True, timeout=420, env=environment())
+        p = subprocess.run([KVASIRD, "--demo", "--exit", "--listen", f"127.0.0.1:{free_port()}"], cwd=ROOT, capture_output=True, text=True, timeout=15 * START_S, env=environment())
         self.assertEqual(p.returncode, 0, p.stdout[-3000:] + p.stderr[-3000:])
         lines = p.stdout.splitlines()
         self.assertIn("http://127.0.0.1:", lines[0])
