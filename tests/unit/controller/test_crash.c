@@ -15,6 +15,7 @@
 
 static char dir[64];
 static int64_t now_us;
+enum { ACKNOWLEDGED = KV_CONTROL_STEPS, PLACES }; /* one place to die at beside the numbered steps */
 static struct {
     enum kv_control_step step;
     int nth;
@@ -34,7 +35,7 @@ static int64_t clock_us(void *ctx)
 static void die_there(void *ctx, enum kv_control_step at)
 {
     (void)ctx;
-    if (at == deadly.step && --deadly.nth == 0) kill(getpid(), SIGKILL);
+    if ((int)at == (int)deadly.step && --deadly.nth == 0) kill(getpid(), SIGKILL);
 }
 static void set_up(void)
 {
@@ -95,6 +96,7 @@ static void child(int fd)
     t.rolled_back = t.created;
     t.stage = KV_STAGE_EXACT_BASELINE;
     tell(fd, &t);
+    die_there(NULL, (enum kv_control_step)ACKNOWLEDGED); /* the caller knows, the database does not */
     kv_control_tick(c);
     kv_control_tick(c);
     if (kv_control_verb(c, t.created, KV_VERB_retry, 0, 0, "", "operator:a", &t.retried, NULL) != KV_OK) _exit(6);
@@ -163,8 +165,8 @@ static int runs(int check, int soak)
 START_TEST(a_kill_at_any_step_loses_nothing)
 {
     int total = runs(200, 1000), killed = 0;
-    for (int i = 0; i < total; i++) killed += killed_at((enum kv_control_step)(1 + i % (KV_CONTROL_STEPS - 1)), 1 + i / (KV_CONTROL_STEPS - 1) % 2);
-    ck_assert_int_ge(killed, total * 3 / 5); /* not every step is met twice */
+    for (int i = 0; i < total; i++) killed += killed_at((enum kv_control_step)(1 + i % (PLACES - 1)), 1 + i / (PLACES - 1) % 2);
+    ck_assert_int_ge(killed, total / 2); /* not every step is met twice */
 }
 END_TEST
 
