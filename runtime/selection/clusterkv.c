@@ -34,6 +34,7 @@ struct kv_selector {
     int32_t *first, *size, *member; /* [max_clusters], [max_clusters], [cap]: positions, cluster by cluster, ascending in each */
     int32_t *label;                 /* [cap] */
     double *sum;                    /* [max build or window clusters][d_head] */
+    float *tile;
     float *square, *row, *score;    /* [max_clusters], [d_head], [max_clusters] */
     uint64_t *key;                  /* [max(cap, max_clusters)] */
 };
@@ -41,7 +42,7 @@ struct kv_selector {
 static void clusterkv_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key};
+    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key, s->tile};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -56,11 +57,12 @@ static bool allocate(struct kv_selector *s)
     s->member = calloc(n, sizeof *s->member);
     s->label = calloc(n, sizeof *s->label);
     s->sum = calloc(c * d, sizeof *s->sum);
+    s->tile = calloc(kv_kmeans_tile_floats(s->d_head, s->max_clusters), sizeof *s->tile);
     s->square = calloc(c, sizeof *s->square);
     s->row = calloc(d, sizeof *s->row);
     s->score = calloc(c, sizeof *s->score);
     s->key = calloc(n > c ? n : c, sizeof *s->key);
-    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key;
+    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile;
 }
 
 static enum kv_status clusterkv_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
@@ -129,7 +131,7 @@ static enum kv_status cluster_rows(struct kv_selector *s, const struct kv_rows *
     int32_t base = s->n_clusters;
     struct kv_kmeans m = {.rows = rows, .first = from, .n = to - from, .width = s->d_head, .k = k, .iterations = s->iterations, .cosine = true,
                           .centroid = s->centroid + (size_t)base * (size_t)s->d_head, .label = s->label, .count = s->size + base, .sum = s->sum,
-                          .square = s->square + base, .row = s->row};
+                          .square = s->square + base, .row = s->row, .tile = s->tile};
     if (seeded)
         for (int32_t c = 0; c < k; c++) kv_kmeans_seed(&m, c, s->seeds[c]);
     else kv_kmeans_draw_seeds(&m, kv_draw(s->seed, (uint64_t)base), s->key);

@@ -27,6 +27,7 @@ struct kv_selector {
     double alpha;
     bool equalise, based; /* based: the basis was taken */
     double *basis, *gram; /* [d][d] columns are directions; [d][d] */
+    float *direction;     /* [d][d] all directions, one a row */
     float *column;        /* [n_part][d] chosen directions */
     float *part;          /* [n_part][cap] partial keys, channel-major */
     float *score;         /* [group][cap] */
@@ -39,7 +40,7 @@ struct kv_selector {
 static void infinigen_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->basis, s->gram, s->column, s->part, s->score, s->key, s->evidence, s->row, s->turned, s->count};
+    void *const owned[] = {s->basis, s->gram, s->direction, s->column, s->part, s->score, s->key, s->evidence, s->row, s->turned, s->count};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -62,6 +63,7 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     size_t part = (size_t)s->n_part;
     s->basis = calloc(d * d, sizeof *s->basis);
     s->gram = calloc(d * d, sizeof *s->gram);
+    s->direction = calloc(d * d, sizeof *s->direction);
     s->column = calloc(part * d, sizeof *s->column);
     s->part = calloc(part * n, sizeof *s->part);
     s->score = calloc((size_t)group * n, sizeof *s->score);
@@ -70,7 +72,7 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     s->row = calloc(d, sizeof *s->row);
     s->turned = calloc(part, sizeof *s->turned);
     s->count = calloc((size_t)group, sizeof *s->count);
-    if (!s->basis || !s->gram || !s->column || !s->part || !s->score || !s->key || !s->evidence || !s->row || !s->turned || !s->count) {
+    if (!s->basis || !s->gram || !s->direction || !s->column || !s->part || !s->score || !s->key || !s->evidence || !s->row || !s->turned || !s->count) {
         infinigen_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "infinigen", "no memory for the partial keys of %d rows", n_rows_max);
     }
@@ -128,11 +130,7 @@ static void add_gram(struct kv_selector *s, const float *x)
 static void add_evidence(struct kv_selector *s, const float *x)
 {
     size_t d = (size_t)s->d_head;
-    for (size_t j = 0; j < d; j++) {
-        double turned = 0;
-        for (size_t i = 0; i < d; i++) turned += (double)x[i] * s->basis[i * d + j];
-        s->evidence[j] += fabs(turned);
-    }
+    for (size_t j = 0; j < d; j++) s->evidence[j] += fabs((double)kv_kernels()->dot(x, s->direction + j * d, s->d_head));
 }
 
 static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
@@ -147,6 +145,8 @@ static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, co
         add_gram(s, s->row);
     }
     take_basis(s);
+    for (size_t j = 0; j < d; j++)
+        for (size_t i = 0; i < d; i++) s->direction[j * d + i] = (float)s->basis[i * d + j];
     for (int64_t i = 0; i < n_q; i++) add_evidence(s, prefill_q + (size_t)i * d);
     for (int32_t i = 0; i < rows->n_rows; i++) {
         kv_rows_key(rows, i, s->row);
@@ -155,7 +155,7 @@ static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, co
     for (size_t j = 0; j < d; j++) s->key[j] = kv_rank_key((float)s->evidence[j], (uint32_t)j);
     kv_rank_sort(s->key, d);
     for (int32_t c = 0; c < s->n_part; c++)
-        for (size_t i = 0; i < d; i++) s->column[(size_t)c * d + i] = (float)s->basis[i * d + kv_rank_index(s->key[c])];
+        memcpy(s->column + (size_t)c * d, s->direction + (size_t)kv_rank_index(s->key[c]) * d, d * sizeof *s->column);
     s->based = true;
 }
 

@@ -48,6 +48,17 @@ static void measure_centroids(struct kv_kmeans *m)
 }
 
 /* Least |c|² − 2 x·c; under cosine centroids are unit vectors and the squares are left out. */
+static int32_t nearest_of(const struct kv_kmeans *m, const float *products)
+{
+    int32_t best = 0;
+    float least = INFINITY;
+    for (int32_t c = 0; c < m->k; c++) {
+        float distance = m->square[c] - 2 * products[c];
+        if (distance < least) least = distance, best = c;
+    }
+    return best;
+}
+
 int32_t kv_kmeans_nearest(const struct kv_kmeans *m, const float *x)
 {
     int32_t best = 0;
@@ -59,19 +70,30 @@ int32_t kv_kmeans_nearest(const struct kv_kmeans *m, const float *x)
     return best;
 }
 
+size_t kv_kmeans_tile_floats(int32_t width, int32_t k) { return KV_KMEANS_TILE * ((size_t)width + ((size_t)k + 15) / 16 * 16); }
+
 static bool assign(struct kv_kmeans *m, bool first)
 {
     bool changed = first;
     memset(m->sum, 0, (size_t)m->k * (size_t)m->width * sizeof *m->sum);
     memset(m->count, 0, (size_t)m->k * sizeof *m->count);
-    for (int32_t i = 0; i < m->n; i++) {
-        const float *x = point(m, m->first + i);
-        int32_t c = kv_kmeans_nearest(m, x);
-        double *sum = m->sum + (size_t)c * (size_t)m->width;
-        changed |= m->label[i] != c;
-        m->label[i] = c;
-        m->count[c]++;
-        for (int32_t j = 0; j < m->width; j++) sum[j] += (double)x[j];
+    size_t width = (size_t)m->width, stride = ((size_t)m->k + 15) / 16 * 16;
+    float *products = m->tile + KV_KMEANS_TILE * width;
+    struct kv_mat centroids = {KV_F32, m->k, m->width, m->centroid, (size_t)m->k * width * sizeof(float)};
+    for (int32_t from = 0; from < m->n; from += KV_KMEANS_TILE) {
+        int32_t n = m->n - from < KV_KMEANS_TILE ? m->n - from : KV_KMEANS_TILE;
+        for (int32_t i = 0; i < n; i++) memcpy(m->tile + (size_t)i * width, point(m, m->first + from + i), width * sizeof *m->tile);
+        struct kv_act rows = {.n = n, .cols = m->width, .f32 = m->tile};
+        kv_kernels()->matmul(&centroids, &rows, 0, m->k, products, stride);
+        for (int32_t i = 0; i < n; i++) {
+            const float *x = m->tile + (size_t)i * width;
+            int32_t c = nearest_of(m, products + (size_t)i * stride);
+            double *sum = m->sum + (size_t)c * width;
+            changed |= m->label[from + i] != c;
+            m->label[from + i] = c;
+            m->count[c]++;
+            for (size_t j = 0; j < width; j++) sum[j] += (double)x[j];
+        }
     }
     return changed;
 }

@@ -6,6 +6,8 @@
 
 #include "runtime/selection/selector.h"
 
+enum { KV_KMEANS_TILE = 64 }; /* rows compared with all centroids at once */
+
 struct kv_kmeans {
     const struct kv_rows *rows;
     int32_t first, n;       /* rows [first, first + n) */
@@ -17,7 +19,9 @@ struct kv_kmeans {
     double *sum;            /* [k][width] */
     float *square;          /* [k] */
     float *row;             /* [d_head] */
+    float *tile;            /* kv_kmeans_tile_floats */
 };
+size_t kv_kmeans_tile_floats(int32_t width, int32_t k);
 
 void kv_kmeans_run(struct kv_kmeans *m);
 /* Seeds from k distinct rows drawn by seed (fewer rows than k: k becomes n). keys: room for n. */

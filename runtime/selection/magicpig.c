@@ -171,20 +171,15 @@ static double inclusion(double r, int32_t n, int32_t least)
     term *= pow(1 - r, n - least);
     for (int32_t i = least; i <= n; i++) {
         sum += term;
+        if (i > n * r && term < sum * 1e-18) break; /* past the mode each term is smaller than the last: none left to see */
         term *= (double)(n - i) / (i + 1) * (r / (1 - r));
     }
     return sum < 1 ? sum : 1;
 }
 
-/* u of a row for a query: how likely the tables were to bring them together. */
-static double row_inclusion(const struct kv_selector *s, const float *q, const float *key)
+/* u of a row for a query, from their products: how likely the tables were to bring them together. */
+static double row_inclusion(const struct kv_selector *s, double dot, double qq, double kk)
 {
-    double dot = 0, qq = 0, kk = 0;
-    for (int32_t c = 0; c < s->d_head; c++) {
-        dot += (double)q[c] * (double)key[c];
-        qq += (double)q[c] * (double)q[c];
-        kk += (double)key[c] * (double)key[c];
-    }
     double cosine = qq > 0 && kk > 0 ? dot / sqrt(qq * kk) : 0;
     double p = 1 - acos(cosine > 1 ? 1 : cosine < -1 ? -1 : cosine) / 3.141592653589793;
     return inclusion(pow(p, s->bits), s->tables, s->min_collisions);
@@ -238,28 +233,40 @@ static enum kv_status magicpig_query(struct kv_selector *s, const struct kv_rows
     return KV_OK;
 }
 
-/* One head: Σ exp(logit − log u) v / Σ exp(logit − log u) over its support, in double. */
+/* In fp32; again in double where that rounds away. */
+static double product(const float *a, const float *b, int32_t n)
+{
+    double sum = (double)kv_kernels()->dot(a, b, n);
+    if (fabs(sum) > 1e-30) return sum;
+    sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* One head: Σ exp(logit − log u) v / Σ exp(logit − log u) over its support; products in fp32, sums in double. */
 static enum kv_status estimate_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *mask, const uint64_t *sampled, float *out)
 {
-    double top = -INFINITY, sum = 0;
-    for (int32_t i = 0; i < rows->n_rows; i++) {
-        if (!kv_mask_has(mask, i)) continue;
-        const float *key = centred_key(s, rows, i);
-        double dot = 0, u = kv_mask_has(sampled, i) ? row_inclusion(s, q, key) : 1;
-        if (!(u > 0)) return KV_ZERO_INCLUSION;
-        for (int32_t c = 0; c < s->d_head; c++) dot += (double)q[c] * (double)key[c];
-        s->weight[i] = dot * (double)rows->scale - log(u);
-        if (!(s->weight[i] <= top)) top = s->weight[i];
-    }
-    memset(out, 0, (size_t)s->d_head * sizeof *out);
-    double mean[1024] = {0};
-    for (int32_t i = 0; i < rows->n_rows; i++) {
-        if (!kv_mask_has(mask, i)) continue;
-        double w = exp(s->weight[i] - top);
-        kv_rows_value(rows, i, s->row);
-        for (int32_t c = 0; c < s->d_head; c++) mean[c] += w * (double)s->row[c];
-        sum += w;
-    }
+    int32_t d = s->d_head, words = kv_mask_words(rows->n_rows);
+    double top = -INFINITY, sum = 0, qq = product(q, q, d), mean[1024];
+    for (int32_t w = 0; w < words; w++)
+        for (uint64_t bits = mask[w]; bits; bits &= bits - 1) {
+            int32_t i = w * 64 + __builtin_ctzll(bits);
+            const float *key = centred_key(s, rows, i);
+            double dot = product(q, key, d), u = kv_mask_has(sampled, i) ? row_inclusion(s, dot, qq, product(key, key, d)) : 1;
+            if (!(u > 0)) return KV_ZERO_INCLUSION;
+            s->weight[i] = dot * (double)rows->scale - (u < 1 ? log(u) : 0);
+            if (!(s->weight[i] <= top)) top = s->weight[i];
+        }
+    memset(out, 0, (size_t)d * sizeof *out);
+    memset(mean, 0, (size_t)d * sizeof *mean);
+    for (int32_t w = 0; w < words; w++)
+        for (uint64_t bits = mask[w]; bits; bits &= bits - 1) {
+            int32_t i = w * 64 + __builtin_ctzll(bits);
+            double weight = exp(s->weight[i] - top);
+            kv_rows_value(rows, i, s->row);
+            for (int32_t c = 0; c < d; c++) mean[c] += weight * (double)s->row[c];
+            sum += weight;
+        }
     for (int32_t c = 0; c < s->d_head && sum != 0; c++) out[c] = (float)(mean[c] / sum);
     return KV_OK;
 }

@@ -36,6 +36,7 @@ struct kv_selector {
     float *logit;           /* [cap] */
     struct kv_group_score score; /* [cap] */
     double *sum;            /* [256][width] */
+    float *tile;
     uint64_t *key;          /* [cap] */
     float *row;             /* [d_head] */
     float *centroid, *square; /* [subspaces][256][width], [subspaces][256] */
@@ -46,7 +47,7 @@ struct kv_selector {
 static void pqcache_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count};
+    void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count, s->tile};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -62,12 +63,13 @@ static bool allocate(struct kv_selector *s)
     s->score.total = calloc(n, sizeof *s->score.total);
     s->score.best = calloc(n, sizeof *s->score.best);
     s->sum = calloc(c * w, sizeof *s->sum);
+    s->tile = calloc(kv_kmeans_tile_floats(s->width, s->centroids), sizeof *s->tile);
     s->key = calloc(n, sizeof *s->key);
     s->row = calloc((size_t)s->d_head, sizeof *s->row);
     s->centroid = calloc(m * c * w, sizeof *s->centroid);
     s->square = calloc(m * c, sizeof *s->square);
     s->count = calloc(c, sizeof *s->count);
-    return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count;
+    return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count && s->tile;
 }
 
 static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
@@ -105,7 +107,7 @@ static void fit(struct kv_selector *s, const struct kv_rows *rows)
         struct kv_kmeans *m = &s->part[j];
         *m = (struct kv_kmeans){.rows = rows, .first = s->sink, .n = n, .offset = j * s->width, .width = s->width, .k = s->centroids,
                                 .iterations = s->iterations, .centroid = s->centroid + at * (size_t)s->width, .label = s->label, .count = s->count,
-                                .sum = s->sum, .square = s->square + at, .row = s->row};
+                                .sum = s->sum, .square = s->square + at, .row = s->row, .tile = s->tile};
         kv_kmeans_draw_seeds(m, s->seed + (uint64_t)j, s->key);
         kv_kmeans_run(m);
         m->rows = NULL; /* the caller's, not ours to keep */

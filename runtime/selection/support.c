@@ -69,7 +69,9 @@ void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit)
     if (t && unit < t->cap_units) t->score[(size_t)g * (size_t)t->cap_units + (size_t)unit] = NAN;
 }
 
-void kv_channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight, int32_t n_channels, int32_t n_rows, float *out)
+/* Each row's sum is its own chain in ascending channels, without contraction: wider vectors change no bit. */
+static inline __attribute__((always_inline)) void channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight,
+                                                               int32_t n_channels, int32_t n_rows, float *out)
 {
     for (int32_t first = 0; first < n_rows; first += KV_BLOCK_ROWS) {
         float sum[KV_BLOCK_ROWS] = {0}; /* a constant length, so that the compiler keeps it in vectors */
@@ -79,6 +81,30 @@ void kv_channel_dots(const float *channel, size_t stride, const int32_t *pick, c
         }
         memcpy(out + first, sum, sizeof sum);
     }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void channel_dots_avx2(const float *channel, size_t stride, const int32_t *pick, const float *weight,
+                                                              int32_t n_channels, int32_t n_rows, float *out)
+{
+    channel_dots(channel, stride, pick, weight, n_channels, n_rows, out);
+}
+
+__attribute__((target("avx512f,prefer-vector-width=512"))) static void channel_dots_avx512(const float *channel, size_t stride, const int32_t *pick,
+                                                                                          const float *weight, int32_t n_channels, int32_t n_rows, float *out)
+{
+    channel_dots(channel, stride, pick, weight, n_channels, n_rows, out);
+}
+#endif
+
+void kv_channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight, int32_t n_channels, int32_t n_rows, float *out)
+{
+#if defined(__x86_64__)
+    const char *isa = kv_kernels()->isa;
+    if (!strcmp(isa, "avx512")) return channel_dots_avx512(channel, stride, pick, weight, n_channels, n_rows, out);
+    if (!strcmp(isa, "avx2")) return channel_dots_avx2(channel, stride, pick, weight, n_channels, n_rows, out);
+#endif
+    channel_dots(channel, stride, pick, weight, n_channels, n_rows, out);
 }
 
 void kv_group_score_open(struct kv_group_score *s, int32_t n)
