@@ -13,7 +13,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PEER_PACKAGE, PEER_VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
 # Prefix of a name, the field judged, the least value that meets the goal.
-GOALS = [("decode/", "peer_ratio", 1.0), ("prefill/", "peer_ratio", 1.0), ("attention/", "ratio", 0.6), ("kernels/", "ratio", 0.6), ("tier/", "ratio", 0.6), ("http/", "ratio", 0.5)]
+GOALS = [("decode/", "peer_ratio", 1.0), ("prefill/", "peer_ratio", 1.0), ("attention/", "ratio", 0.6), ("kernels/", "ratio", 0.6), ("tier/", "ratio", 0.6), ("http/", "ratio", 0.5),
+         ("select/quest/depth", "ratio", 0.6), ("select/clusterkv/depth", "ratio", 0.6), ("select/quest/speedup", "value", 2), ("select/clusterkv/speedup", "value", 2),
+         ("select/shadow/share", "ratio", 1)]
 
 
 def random_models(build):
