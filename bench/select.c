@@ -168,6 +168,7 @@ static void plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t l
     double mass;
     int64_t omitted;
     check(kv_selection_query(s, layer, kv_head, a, a->visible[0], 0, &mass, &omitted), s->method->name);
+    if (omitted == 0) return;
     out->support = s->support + (size_t)kv_head * GROUP * (size_t)s->max_blocks;
     if (!s->method->estimate) return;
     struct kv_rows rows = kv_selection_rows(s, a, a->visible[0]);

@@ -134,6 +134,12 @@ enum kv_status kv_engine_install(struct kv_engine *e, const struct kv_candidate 
         a.method = p->selector ? kv_selector_find(p->selector) : NULL;
         if (!p->built || !a.placement || (p->selector && !a.method))
             return kv_fail(err, KV_NOT_BUILT, p->name, "pipeline %s is registered but not built", p->name);
+        if (a.method) { /* parameters that this model's heads cannot take are refused now, not request by request */
+            struct kv_selector *probe;
+            enum kv_status s = a.method->create(&c->params, e->shape.d_head, e->shape.n_q_heads / e->shape.n_kv_heads, KV_BLOCK_ROWS, 0, &probe, err);
+            if (s != KV_OK) return s;
+            a.method->destroy(probe);
+        }
     }
     if (epoch > KV_EPOCH_MAX) return kv_fail(err, KV_BAD_ARGUMENT, "epoch", "the epoch exceeds its range");
     /* Word and assignment move together under the lock; a rollback needs neither and wins by the word. */

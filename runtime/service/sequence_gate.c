@@ -41,6 +41,7 @@ static void accept(struct kv_sequence *s, int32_t layer, int32_t kv_head, const 
 {
     struct kv_selection *sel = s->selection;
     size_t group = (size_t)sel->group;
+    if (omitted == 0) return; /* every row: plain attention is the same, and cheaper than its masks */
     out->support = sel->support + (size_t)kv_head * group * (size_t)sel->max_blocks;
     if (sel->method->estimate) {
         float *estimate = sel->estimate + (size_t)kv_head * group * (size_t)sel->d_head;
@@ -54,7 +55,7 @@ static void accept(struct kv_sequence *s, int32_t layer, int32_t kv_head, const 
         }
         out->output = estimate;
     }
-    if (omitted > 0 || out->output) atomic_fetch_or(&s->verdict, KV_STEP_OMITTED);
+    atomic_fetch_or(&s->verdict, KV_STEP_OMITTED);
 }
 
 void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t layer, int32_t kv_head,

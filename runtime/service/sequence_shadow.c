@@ -44,7 +44,7 @@ static void evaluate(void *ctx, int32_t worker, int32_t i)
         j->status = kv_selection_query(sel, e->job_layer, j->kv_head, &a, n_visible, 0, &mass, &omitted);
         if (j->status != KV_OK) return;
         u.support = sel->support + (size_t)j->kv_head * (size_t)sel->group * (size_t)sel->max_blocks;
-        if ((u.estimator = sel->method->estimate != NULL)) {
+        if ((u.estimator = omitted > 0 && sel->method->estimate)) {
             struct kv_selector *instance;
             kv_selection_instance(sel, e->job_layer, j->kv_head, &instance);
             j->status = sel->method->estimate(instance, &rows, a.q, u.support, a.n_blocks, e->shadow_output[worker]);
