@@ -13,6 +13,13 @@ static const json_t *selected_row(const struct kv_app *a, const json_t **rows, s
     return *n ? rows[kv_app_selected(a, a->view, rows, *n)] : NULL;
 }
 
+const json_t *kv_app_row(const struct kv_app *a)
+{
+    static const json_t *rows[KV_ROWS_KEPT];
+    size_t n;
+    return kv_view_table(a->view) ? selected_row(a, rows, &n) : NULL;
+}
+
 static void pick(struct kv_app *a, const json_t *row, size_t at)
 {
     json_incref((json_t *)row);

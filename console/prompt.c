@@ -66,7 +66,7 @@ struct kv_wish kv_app_begin_verb(struct kv_app *a, const struct kv_verb *verb)
 /* ---------------------------------------------------------------- commands */
 
 /* The word commands that are neither a view nor a verb. */
-static const char *const words[] = {"context", "compare", "edit", "quit"};
+static const char *const words[] = {"context", "compare", "edit", "pin", "unpin", "drop", "quit"};
 enum { N_WORDS = sizeof words / sizeof *words };
 
 static void remember(struct kv_app *a)
@@ -84,6 +84,23 @@ static void recall(struct kv_app *a, int step)
     snprintf(a->input, sizeof a->input, "%s", to < a->n_said ? a->said[to] : "");
 }
 
+/* What is kept of the chosen conversation: pinned, released, or dropped after a question. */
+static struct kv_wish session_verb(struct kv_app *a, const char *verb)
+{
+    const json_t *row = a->view == KV_VIEW_SESSIONS ? kv_app_row(a) : NULL;
+    const char *id = json_string_value(json_object_get(row, "session")), *tenant = json_string_value(json_object_get(row, "tenant"));
+    struct kv_wish w = {.kind = KV_WISH_SESSION};
+    if (!id) return kv_app_say(a, KV_STYLE_NORMAL, "%s is about the chosen session; 5 shows them", verb), none;
+    if (a->readonly) return kv_app_say(a, KV_STYLE_WARN, "this console is read-only (--readonly)"), none;
+    if (kv_app_stale(a)) return kv_app_say(a, KV_STYLE_WARN, "the data is stale; nothing is changed until the server answers again"), none;
+    snprintf(w.text, sizeof w.text, "%s\n%.100s\n%.300s", verb, tenant ? tenant : "", id);
+    if (strcmp(verb, "drop")) return w;
+    a->asked = w;
+    a->prompt = KV_PROMPT_CONFIRM;
+    snprintf(a->question, sizeof a->question, "drop what is kept of session %.100s: its next turn computes its history anew; y/N", id);
+    return none;
+}
+
 static struct kv_wish command(struct kv_app *a)
 {
     struct kv_wish w = {0};
@@ -98,6 +115,7 @@ static struct kv_wish command(struct kv_app *a)
         if (!strcmp(word, kv_view_name((enum kv_view)v))) return kv_app_show(a, (enum kv_view)v), (struct kv_wish){.kind = KV_WISH_REFRESH};
     for (int i = 0; i < KV_N_VERBS; i++)
         if (!strcmp(word, kv_verbs[i].name)) return kv_app_begin_verb(a, &kv_verbs[i]);
+    if (!strcmp(word, "pin") || !strcmp(word, "unpin") || !strcmp(word, "drop")) return session_verb(a, word);
     if (!strcmp(word, "context")) return w.kind = KV_WISH_CONTEXT, w;
     if (!strcmp(word, "compare") && *rest) return w.kind = KV_WISH_COMPARE, w;
     if (!strcmp(word, "edit") && *rest && !a->readonly) return w.kind = KV_WISH_EDIT, w;
@@ -142,7 +160,7 @@ static struct kv_wish confirm_key(struct kv_app *a, int key)
     a->prompt = KV_PROMPT_NONE;
     if (key == 'y' || key == 'Y') return a->asked;
     if (a->asked.kind == KV_WISH_ACTIVATE) kv_app_pop(a), kv_app_say(a, KV_STYLE_NORMAL, "nothing was activated; e goes on with your edit");
-    else kv_app_say(a, KV_STYLE_NORMAL, "%s: nothing was done", a->asked.verb->name);
+    else kv_app_say(a, KV_STYLE_NORMAL, "%s: nothing was done", a->asked.verb ? a->asked.verb->name : "drop");
     return none;
 }
 

@@ -164,6 +164,10 @@ static void take_good(struct kv_wire *w, struct kv_call *c, json_t *v)
         kv_app_say(a, KV_STYLE_GOOD, "%s %.12s is ACTIVE", c->kind, json_string_value(json_object_get(v, "version")) ? json_string_value(json_object_get(v, "version")) : "");
         fetch_list(w, KV_VIEW_POLICIES);
         break;
+    case KV_FOR_SESSION:
+        kv_app_say(a, KV_STYLE_GOOD, "%s: done", c->kind);
+        fetch_list(w, KV_VIEW_SESSIONS);
+        break;
     case KV_FOR_EVENTS: break;
     }
 }
@@ -288,6 +292,19 @@ static void run_verb(struct kv_wire *w, const struct kv_wish *wish)
     json_decref(body);
 }
 
+static void run_session_verb(struct kv_wire *w, char *text)
+{
+    char route[512], *tenant = strchr(text, '\n'), *id = tenant ? strchr(tenant + 1, '\n') : NULL;
+    if (!id) return;
+    *tenant++ = *id++ = 0;
+    char *safe_id = curl_easy_escape(NULL, id, 0), *safe_tenant = curl_easy_escape(NULL, tenant, 0);
+    snprintf(route, sizeof route, "/api/v1/sessions/%.300s/%.8s?tenant=%.150s", safe_id ? safe_id : "", text, safe_tenant ? safe_tenant : "");
+    struct kv_call *c = kv_wire_start(w, KV_FOR_SESSION, "POST", route, NULL, NULL);
+    if (c) snprintf(c->kind, sizeof c->kind, "%.8s", text), kv_app_await(w->app, "%.8s: no answer yet", text);
+    curl_free(safe_id);
+    curl_free(safe_tenant);
+}
+
 static void switch_context(struct kv_wire *w, const char *name)
 {
     char url[256], token[256] = "", why[300];
@@ -326,6 +343,7 @@ void kv_wire_grant(struct kv_wire *w, struct kv_wish wish)
     case KV_WISH_CONTEXT: switch_context(w, wish.text); break;
     case KV_WISH_COMPARE: kv_wire_compare(w, wish.text); break;
     case KV_WISH_VERB: run_verb(w, &wish); break;
+    case KV_WISH_SESSION: run_session_verb(w, wish.text); break;
     }
 }
 

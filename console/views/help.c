@@ -9,7 +9,8 @@ static const char *const keys[][2] = {
     {"s S", "sort by the next column; turn the order round"},
     {"space y", "mark rows; copy the id, or the marked ones"},
     {"e", "on a policy: edit in $EDITOR, checked and compared with ACTIVE before y activates"},
-    {":", "a view, a verb, edit KIND, compare PROMPT, context NAME, quit; Tab completes, arrows recall"},
+    {":", "a view, a verb, edit KIND, compare PROMPT, context NAME, quit; Tab completes"},
+    {"", "on a session: pin, unpin or drop what is kept of it"},
     {"Z r q", "freeze the screen; read the list again; quit"},
 };
 

@@ -308,7 +308,7 @@ test('a policy is live five clicks after one decides to edit it, its replay seen
   await c.click(dialog(page).getByRole('button', { name: 'Activate' }));
   await notes(page).getByText(/^Activated/).waitFor();
   assert.ok(c.count <= 8, `${c.count} clicks`);
-  const old = page.locator('main tr').filter({ hasText: before.version.slice(0, 12) });
+  const old = page.locator('main tr').filter({ has: page.getByRole('button', { name: `copy digest ${before.version.slice(0, 12)}` }) });
   await old.getByRole('button', { name: 'Revert to it' }).click();
   await dialog(page).getByRole('button', { name: 'Revert' }).click();
   await until('reverted', async () => (await daemon.api('policies/release')).version === before.version);

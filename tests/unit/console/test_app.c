@@ -284,6 +284,17 @@ START_TEST(commands_complete_recall_and_reach_everything)
     ck_assert_int_eq(w.kind, KV_WISH_COMPARE);
     ck_assert_str_eq(w.text, "The river ran");
     ck_assert_int_eq(say("edit fallback").kind, KV_WISH_EDIT);
+    ck_assert_int_eq(say("pin").kind, KV_WISH_NONE);
+    kv_app_list(&app, KV_VIEW_SESSIONS, json_loads("{\"sessions\":[{\"session\":\"s 1\",\"tenant\":\"acme\"}]}", 0, NULL));
+    say("sessions");
+    w = say("pin");
+    ck_assert_int_eq(w.kind, KV_WISH_SESSION);
+    ck_assert_str_eq(w.text, "pin\nacme\ns 1");
+    for (int round = 0; round < 2; round++) {
+        ck_assert_int_eq(say("drop").kind, KV_WISH_NONE);
+        expect("drop what is kept of session s 1");
+        ck_assert_int_eq(kv_app_key(&app, round ? 'y' : 'n').kind, round ? KV_WISH_SESSION : KV_WISH_NONE);
+    }
     kv_app_switch(&app, "north", "http://127.0.0.1:1");
     expect("kvasir@north ›");
     expect("connecting");
