@@ -1,5 +1,5 @@
 /* api.c — the route table, and the routes that belong to no other file: health, status, history, events, description. */
-#include "controller/api.h"
+#include "controller/interruptions.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -124,6 +124,9 @@ const struct kv_http_route kv_api_routes[] = {
     {"GET", "/v1/models/{model}", KV_RIGHT_INFER | VIEW, 0, kv_openai_model, "one model"},
     {"POST", "/v1/completions", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_completions, "complete a prompt"},
     {"POST", "/v1/chat/completions", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_chat, "answer a conversation"},
+    {"POST", "/v1/sessions/{id}/pause", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_session_pause, "pause a session's running request"},
+    {"POST", "/v1/sessions/{id}/result", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_session_result, "give a paused session what it waits for, once"},
+    {"POST", "/v1/sessions/{id}/resume", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_session_resume, "the rest of a paused request's answer"},
     {"POST", "/tokenize", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_tokenize, "text to token ids"},
     {"POST", "/detokenize", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_detokenize, "token ids to text"},
     {"GET", "/api/v1/status", VIEW, 0, kv_api_status, "what is going on now"},
@@ -135,6 +138,8 @@ const struct kv_http_route kv_api_routes[] = {
     {"GET", "/api/v1/sessions", VIEW, 0, kv_api_sessions, "sessions seen lately, and what of their history is kept"},
     {"GET", "/api/v1/sessions/{id}", VIEW, 0, kv_api_session, "one session, and how much of it is still there; ?tenant= where two tenants have one of that name"},
     {"POST", "/api/v1/sessions/{id}/{verb}", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_sessions_verb, "pin, unpin or drop what is kept of a session"},
+    {"GET", "/api/v1/credits", VIEW, 0, kv_api_credits, "what transfers may use at once: who holds what, who waits for what"},
+    {"GET", "/api/v1/interruptions", VIEW, 0, kv_api_interruptions, "paused requests: state, bytes, waste, what they wait for"},
     {"GET", "/api/v1/failures", VIEW, 0, kv_api_failures, "receipts of failures, newest first"},
     {"GET", "/api/v1/audit", VIEW, 0, kv_api_receipts, "receipts of operators' writes, newest first"},
     {"GET", "/api/v1/receipts", VIEW, 0, kv_api_receipts, "receipts, newest first"},

@@ -2,6 +2,7 @@
 #include "controller/api.h"
 #include "controller/config_paths.h"
 #include "controller/demo.h"
+#include "controller/interruptions.h"
 #include "controller/tier_key.h"
 #include "controller/policy_process.h"
 #include "kernels/cuda/device.h"
@@ -144,7 +145,8 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     app->demo = d->config.demo;
     app->events = kv_events_create((int)d->config.max_event_streams);
     app->sessions = kv_sessions_create();
-    if (!app->events || !app->sessions) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
+    app->interruptions = kv_interruptions_create();
+    if (!app->events || !app->sessions || !app->interruptions) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
     kv_events_log_level(kv_events_level_from_name(d->config.log_level));
     kv_events_log_to(app->events);
     enum kv_status st = refuse_unbuilt_tiers(&d->config, err);
@@ -191,6 +193,7 @@ static void stop(struct daemon *d)
     kv_events_log_to(NULL);
     kv_events_free(app->events);
     kv_sessions_free(app->sessions);
+    kv_interruptions_free(app->interruptions);
 }
 
 /* ---------------------------------------------------------------- signals */

@@ -1,5 +1,7 @@
 /* openai.c — completions and chat completions: assigned to an arm, submitted, answered whole; models and tokens. */
-#include "controller/openai.h"
+#include "controller/interruptions.h"
+
+#include "runtime/service/credits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,6 +18,7 @@ void kv_openai_free(struct kv_openai *o)
         kv_sessions_note(o->app->sessions, o->tenant, o->session, o->arm.arm, 0, (uint64_t)s.n_published, kv_realtime_us());
         kv_stream_close(o->reader);
     }
+    kv_interruptions_ended(o->app->interruptions, o);
     o->app->inferring--;
     kv_openai_schema_free(o->schema);
     free(o->ids);
@@ -24,7 +27,7 @@ void kv_openai_free(struct kv_openai *o)
 
 const char *kv_openai_finish_name(enum kv_finish f)
 {
-    return f == KV_FINISH_STOP ? "stop" : f == KV_FINISH_LENGTH ? "length" : f == KV_FINISH_CANCELLED ? "cancelled" : "error";
+    return f == KV_FINISH_PAUSED ? "pause" : f == KV_FINISH_STOP ? "stop" : f == KV_FINISH_LENGTH ? "length" : f == KV_FINISH_CANCELLED ? "cancelled" : "error";
 }
 
 enum kv_status kv_openai_failed(const struct kv_request_stats *s, struct kv_error *err)
@@ -150,22 +153,25 @@ enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
     struct text text = {0};
     struct kv_request_stats stats;
     uint64_t epoch = o->arm.epoch;
+    json_t *pause = NULL;
     json_t *logprobs = !o->logprobs ? json_null() : o->chat ? json_pack("{s:[]}", "content")
                      : json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
     enum kv_status st = read_all(o, &text, logprobs, &epoch, err);
     if (!st) {
         kv_stream_stats(o->reader, &stats);
-        if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH) st = kv_openai_failed(&stats, err);
+        if (stats.finish == KV_FINISH_PAUSED && o->q.pause_at_stop) st = kv_interruptions_tool_call(o, &pause, err);
+        else if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH && stats.finish != KV_FINISH_PAUSED) st = kv_openai_failed(&stats, err);
     }
     if (!st) {
         json_t *body = kv_openai_envelope(o, o->chat ? "chat.completion" : "text_completion"), *answer = kv_text_json(text.at, text.n);
         json_t *choice = o->chat ? json_pack("{s:i, s:{s:s, s:o}}", "index", 0, "message", "role", "assistant", "content", answer)
                                  : json_pack("{s:i, s:o}", "index", 0, "text", answer);
         json_object_set(choice, "logprobs", logprobs);
-        json_object_set_new(choice, "finish_reason", json_string(kv_openai_finish_name(stats.finish)));
+        json_object_set_new(choice, "finish_reason", json_string(pause ? "tool_calls" : kv_openai_finish_name(stats.finish)));
         json_object_set_new(body, "choices", json_pack("[o]", choice));
         json_object_set_new(body, "usage", kv_openai_usage(&stats));
         json_object_set_new(body, "kvasir", kv_openai_stamp(o, stats.candidate, epoch, stats.published));
+        if (pause) json_object_set_new(json_object_get(body, "kvasir"), "pause", pause);
         st = kv_http_reply_json(o->http, 200, body, err);
     }
     json_decref(logprobs);
@@ -186,16 +192,11 @@ static void admit(struct kv_openai *o)
 {
     struct kv_engine_stats s;
     struct kv_admission_answer a;
-    struct kv_admission_credits credits = {.link_free = UINT64_MAX, .pinned_free = UINT64_MAX, .staging_free = UINT64_MAX};
     kv_engine_stats(o->app->engine, &s);
-    for (int32_t i = 0; i < s.n_tiers; i++) {
-        const struct kv_tier_stats *t = &s.tier[i];
-        uint64_t free_bytes = t->capacity_bytes > t->used_bytes ? t->capacity_bytes - t->used_bytes : 0;
-        if (!strcmp(t->name, "device")) credits.staging_free = free_bytes;
-        if (!strcmp(t->name, "host")) credits.pinned_free = free_bytes;
-    }
-    int64_t queue = o->app->config->max_queue;
-    credits.queue_free = s.queued < queue ? (uint32_t)(queue - s.queued) : 0;
+    struct kv_credit_view v;
+    kv_credits_view(kv_engine_credits(o->app->engine), &v, NULL, 0, NULL, 0);
+    struct kv_admission_credits credits = {.pinned_free = v.total[KV_CREDIT_PINNED] - v.used[KV_CREDIT_PINNED], .staging_free = v.total[KV_CREDIT_STAGING] - v.used[KV_CREDIT_STAGING],
+                                           .link_free = v.total[KV_CREDIT_LINK] - v.used[KV_CREDIT_LINK], .queue_free = (uint32_t)(v.total[KV_CREDIT_QUEUE] - v.used[KV_CREDIT_QUEUE])};
     uint64_t bytes = (uint64_t)(o->q.n_prompt + o->q.max_tokens) * row_bytes(kv_model_info(o->app->model));
     double rate = s.tokens_per_s > 1 ? s.tokens_per_s / (s.active + 1) : 0;
     struct kv_admission_request r = {.tenant = o->tenant, .class = o->q.class, .contract = o->q.contract, .prompt_tokens = o->q.n_prompt,
@@ -224,6 +225,7 @@ static enum kv_status submit(struct kv_openai *o, struct kv_error *err)
     o->id = s.id;
     kv_control_started(o->app->control, o->id, o->arm.arm);
     kv_sessions_note(o->app->sessions, o->tenant, o->session, o->arm.arm, 1, 0, kv_realtime_us());
+    kv_interruptions_running(o->app->interruptions, o);
     return KV_OK;
 }
 

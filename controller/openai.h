@@ -13,6 +13,7 @@ struct kv_openai {
     struct kv_openai_schema *schema; /* of response_format; NULL: any text */
     struct kv_request q;   /* strings belong to the request's JSON */
     int64_t deadline_ms, created_s;
+    int64_t arrival_us;    /* CLOCK_REALTIME, of a continuation: the original one */
     struct kv_assignment arm;
     struct kv_stream *reader;
     uint64_t id;           /* the engine's; 0 before submit */

@@ -16,7 +16,7 @@ static const char *const known[] = {"model", "prompt", "messages", "max_tokens",
 static const struct { const char *name, *harmless; } unsupported[] = {{"suffix", "\"\""}, {"echo", "false"}, {"best_of", "1"}, {"logit_bias", "{}"},
     {"tools", "[]"}, {"tool_choice", "\"none\""}, {"functions", "[]"}, {"function_call", "\"none\""}, 
     {"audio", "null"}, {"modalities", "[\"text\"]"}, {"prediction", "null"}, {"web_search_options", "null"}};
-static const char *const kvasir_fields[] = {"contract", "class", "session", "deadline_ms", "pipeline"};
+static const char *const kvasir_fields[] = {"contract", "class", "session", "deadline_ms", "pipeline", "tool_pause"};
 
 static json_t *get(json_t *o, const char *name)
 {
@@ -174,6 +174,18 @@ static enum kv_status parse_stream(struct kv_openai *o, struct kv_error *err)
     return get_bool(options, "include_usage", &o->include_usage, err);
 }
 
+/* true, or the text that ends a tool call: the answer pauses there until the call's result is given. */
+static enum kv_status parse_tool_pause(struct kv_openai *o, json_t *v, struct kv_error *err)
+{
+    if (!v || json_is_false(v)) return KV_OK;
+    if (!json_is_true(v) && !(json_is_string(v) && json_string_length(v))) return wrong("kvasir.tool_pause", "true, or the text that ends a tool call", err);
+    if (!o->q.session) return kv_fail(err, KV_BAD_ARGUMENT, "kvasir.tool_pause", "a request that pauses for tools needs kvasir.session");
+    if (o->q.stop[0]) return kv_fail(err, KV_UNSUPPORTED, "stop", "stop and kvasir.tool_pause exclude each other");
+    o->q.stop[0] = json_is_string(v) ? json_string_value(v) : "</tool_call>";
+    o->q.pause_at_stop = true;
+    return KV_OK;
+}
+
 static enum kv_status parse_kvasir(struct kv_openai *o, struct kv_error *err)
 {
     json_t *k = get(o->http->json, "kvasir"), *v;
@@ -190,6 +202,7 @@ static enum kv_status parse_kvasir(struct kv_openai *o, struct kv_error *err)
     if (!st) st = get_name(k, "session", &o->q.session, err);
     if (!st) st = get_name(k, "pipeline", &pipeline, err);
     if (!st) st = get_int(k, "deadline_ms", 0, 1, 86400000, &o->deadline_ms, err);
+    if (!st) st = parse_tool_pause(o, get(k, "tool_pause"), err);
     if (st) return st;
     if (contract && strcmp(contract, "exact") && strcmp(contract, "approximate")) return wrong("kvasir.contract", "exact or approximate", err);
     o->q.contract = contract && *contract == 'a' ? KV_APPROXIMATE : KV_EXACT;

@@ -1,5 +1,5 @@
 /* openai_stream.c — answers as server-sent events: one a published token, made as the client takes them. */
-#include "controller/openai.h"
+#include "controller/interruptions.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,14 +66,18 @@ static void put_end(struct sse *s)
     char tail[256] = "", *more;
     kv_stream_stats(s->o->reader, &stats);
     s->done = true;
-    if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH) {
-        kv_openai_failed(&stats, &err);
+    json_t *pause = NULL;
+    bool called = stats.finish == KV_FINISH_PAUSED && s->o->q.pause_at_stop, ok = stats.finish == KV_FINISH_STOP || stats.finish == KV_FINISH_LENGTH || stats.finish == KV_FINISH_PAUSED;
+    if (!ok || (called && kv_interruptions_tool_call(s->o, &pause, &err) != KV_OK)) {
+        if (!ok) kv_openai_failed(&stats, &err);
         put(s, kv_http_error_json(&err));
         return;
     }
     kv_stream_tail(s->o->reader, tail, sizeof tail);
     if (*tail) put(s, event(s, json_pack("[o]", choice(s, tail, strlen(tail), json_null(), NULL)), s->published));
-    put(s, event(s, json_pack("[o]", choice(s, "", 0, json_null(), kv_openai_finish_name(stats.finish))), s->published));
+    json_t *end = event(s, json_pack("[o]", choice(s, "", 0, json_null(), pause ? "tool_calls" : kv_openai_finish_name(stats.finish))), s->published);
+    if (pause) json_object_set_new(json_object_get(end, "kvasir"), "pause", pause);
+    put(s, end);
     if (s->o->include_usage) {
         json_t *e = event(s, json_array(), s->published);
         json_object_set_new(e, "usage", kv_openai_usage(&stats));

@@ -178,6 +178,9 @@ struct kv_engine_config {
     uint8_t disk_key[32];           /* master key of its encryption */
     const char *eviction;           /* "fifo", "lru", "lfu", "value"; NULL: lru */
     const struct kv_disk_io *disk_io; /* NULL: the system's calls */
+    /* Credits of transfers (runtime/service/credits.h). 0: pinned and link window as host_bytes, staging as device_bytes, read queue twice max_sequences. */
+    uint64_t pinned_bytes, staging_bytes, link_window_bytes;
+    int32_t read_queue;
     uint64_t swap_bytes;            /* memory beside the arena for rows of paused requests; 0: they are kept or recomputed; default 256 MiB */
     double link_bytes_per_second;   /* > 0: emulated link model of the device tier */
     double link_latency_us;
@@ -241,9 +244,9 @@ struct kv_request {
      * latched release word, or an approximate pipeline under an exact contract mean the baseline. */
     uint64_t candidate, epoch;
     /* Continuation of a paused request: prompt holds all tokens so far. first_prompt: length of the original prompt (0: n_prompt); n_spoken: outputs
-     * published before, so that draws go on where they were; spoken: those whose text no stop string has ended (copied), or NULL; arrival_us:
+     * published before, so that draws go on where they were; spoken: [n_heard] the last of them, whose text goes on, read during submit; arrival_us:
      * the original one, CLOCK_MONOTONIC (0: now); resume: id of the paused request whose rows are taken over (0: none). */
-    int32_t first_prompt, n_spoken;
+    int32_t first_prompt, n_spoken, n_heard;
     const int32_t *spoken;
     int64_t arrival_us;
     uint64_t resume;

@@ -81,5 +81,8 @@ struct kv_offload_demand { /* of one request under exact offload */
 /* All seven must hold; the reason of the first that does not: SUPPORT_NOT_RECOVERABLE, DEVICE_BUDGET, HOST_BUDGET, PINNED_BUDGET,
  * H2D_BUDGET, D2H_BUDGET, QUEUE_FULL. err says by how much and what would make it fit. Pure. */
 enum kv_status kv_offload_admit(const struct kv_offload_demand *d, const struct kv_offload_demand *free, struct kv_error *err);
+/* The account of an engine's transfers: moved-to-compute requests and swaps hold tickets in it. */
+struct kv_engine;
+struct kv_credits *kv_engine_credits(struct kv_engine *e);
 
 #endif

@@ -115,6 +115,8 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     e->shadow_scratch = calloc(n, sizeof *e->shadow_scratch);
     e->shadow_output = calloc(n, sizeof *e->shadow_output);
     e->backlog = kv_backlog_create();
+    s = kv_engine_credits_create(e, err);
+    if (s != KV_OK) return s;
     if (kv_pauses_create(c->swap_bytes, &e->pauses) != KV_OK) return kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory for the engine's tables");
     bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->share && e->timings_out &&
               e->samplers && e->shadow_scratch && e->shadow_output && e->backlog;
@@ -199,6 +201,7 @@ void kv_engine_destroy(struct kv_engine *e)
     kv_transformer_destroy(e->transformer);
     kv_placement_ctx_destroy(e->placements);
     kv_pauses_destroy(e->pauses, e);
+    kv_credits_destroy(e->credits);
     kv_prefix_destroy(e->prefix, e->arena);
     kv_arena_destroy(e->arena);
     int32_t n = e->workers ? kv_workers_count(e->workers) : 0;

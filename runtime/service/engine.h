@@ -8,6 +8,7 @@
 
 #include "runtime/model/transformer.h"
 #include "runtime/service/pauses.h"
+#include "runtime/service/credits.h"
 #include "runtime/service/prefix.h"
 #include "runtime/service/publication.h"
 #include "runtime/service/sequence.h"
@@ -57,6 +58,7 @@ struct kv_engine {
     struct kv_turns *turns;          /* NULL without a disk tier */
     struct kv_backlog *backlog;
     struct kv_pauses *pauses;
+    struct kv_credits *credits;
     pthread_t thread;
     bool started;
 
@@ -122,6 +124,11 @@ int32_t kv_scheduler_choose(struct kv_engine *e);    /* fills items; 0: nothing 
 void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish, enum kv_status status);
 void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s);
 void kv_scheduler_sweep(struct kv_engine *e);        /* removes finished sequences from `live` */
+
+/* engine_credits.c: what a request that moves its rows to compute may use at once */
+enum kv_status kv_engine_credits_create(struct kv_engine *e, struct kv_error *err);
+bool kv_engine_take_credits(struct kv_engine *e, struct kv_sequence *s, const struct kv_placement *p); /* false: receipted, stays on the baseline */
+void kv_engine_give_credits(struct kv_engine *e, struct kv_sequence *s);
 
 /* engine_prefix.c: rows that were computed before */
 void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s); /* a prefilling sequence, between steps */

@@ -69,7 +69,7 @@ static enum kv_status refuse(struct kv_engine *e, enum kv_status s)
 static void hear_again(const struct kv_engine *e, struct kv_sequence *s, const struct kv_request *r)
 {
     char bytes[KV_MAX_TOKEN_BYTES], shown[sizeof((struct kv_log_entry *)0)->text];
-    for (int32_t i = 0; r->spoken && i < r->n_spoken; i++) {
+    for (int32_t i = 0; r->spoken && i < r->n_heard; i++) {
         size_t n = kv_token_bytes(e->model, r->spoken[i], false, bytes, sizeof bytes);
         kv_text_add(&s->text, bytes, n < sizeof bytes ? n : sizeof bytes);
         kv_text_take(&s->text, false, shown, (int32_t)sizeof shown); /* as much as each token showed then */

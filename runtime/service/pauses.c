@@ -23,6 +23,7 @@ struct paused {
     size_t n_slabs, moved;
     struct kv_sequence *into;    /* resumes, and waits for its rows */
     bool forget, on_disk;
+    struct kv_credit_ticket credit; /* while rows move */
 };
 
 struct want { /* of a thread that asks for a pause; lives on its stack */
@@ -98,10 +99,13 @@ static void drop_rows(struct kv_engine *e, struct paused *p)
     pthread_mutex_unlock(&e->lock);
 }
 
+static void give_credits(struct kv_engine *e, struct paused *p);
+
 static void remove_at(struct kv_engine *e, int32_t i)
 {
     struct kv_pauses *ps = e->pauses;
     struct paused *p = ps->list[i];
+    give_credits(e, p);
     drop_rows(e, p);
     drop_swap(ps, p);
     pthread_mutex_lock(&e->lock);
@@ -166,6 +170,21 @@ static void discard(struct kv_engine *e, struct paused *p)
     move(e, p, KV_SESSION_TOKEN_ONLY);
 }
 
+static bool take_credits(struct kv_engine *e, struct paused *p, const char *what, uint64_t bytes)
+{
+    struct kv_credit_ask ask = {.request = p->view.request, .what = what, .backend_bytes = bytes, .queue_slots = 1};
+    enum kv_credit lacks;
+    enum kv_status s = kv_credits_reserve(e->credits, &ask, kv_engine_now_us(), &p->credit, &lacks, NULL);
+    if (s == KV_CREDIT_PRESSURE) kv_credits_wait(e->credits, p->view.request, what, lacks, kv_engine_now_us());
+    return s == KV_OK;
+}
+
+static void give_credits(struct kv_engine *e, struct paused *p)
+{
+    if (p->credit.generation) kv_credits_release(e->credits, &p->credit);
+    kv_credits_forget(e->credits, p->view.request);
+}
+
 static bool swap_fits(const struct kv_pauses *ps, const struct paused *p)
 {
     uint64_t bytes = (uint64_t)p->cache.n_blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes;
@@ -176,7 +195,7 @@ static bool swap_fits(const struct kv_pauses *ps, const struct paused *p)
 static bool start_save(struct kv_engine *e, struct paused *p)
 {
     int32_t blocks = p->view.rows / KV_BLOCK_ROWS;
-    if (!blocks || !*p->view.session) return false;
+    if (!blocks || !*p->view.session || !take_credits(e, p, "swap-out", (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes)) return false;
     kv_cache_truncate(&p->cache, e->arena, blocks * KV_BLOCK_ROWS);
     uint64_t bytes = (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes;
     e->reserved_bytes -= p->reserved_bytes - bytes;
@@ -188,7 +207,7 @@ static bool start_save(struct kv_engine *e, struct paused *p)
     pthread_mutex_lock(&e->lock);
     p->view.rows = blocks * KV_BLOCK_ROWS;
     pthread_mutex_unlock(&e->lock);
-    if (!saves) return false;
+    if (!saves) return give_credits(e, p), false;
     p->on_disk = true;
     p->reserved_bytes = 0; /* the save's now; given back with it */
     set_action(e, p, KV_PAUSE_SWAP);
@@ -202,14 +221,14 @@ static bool start_swap(struct kv_engine *e, struct paused *p)
     struct kv_pauses *ps = e->pauses;
     if (e->turns && start_save(e, p)) return true;
     size_t n = (size_t)p->cache.n_blocks * (size_t)p->cache.n_layers;
-    if (!swap_fits(ps, p)) return false;
+    if (!swap_fits(ps, p) || !take_credits(e, p, "swap-out", n * p->cache.slab_bytes)) return false;
     p->swap = malloc(n * p->cache.slab_bytes);
     p->sum = malloc(n * sizeof *p->sum);
     if (!p->swap || !p->sum) {
         free(p->swap);
         free(p->sum);
         p->swap = NULL, p->sum = NULL;
-        return false;
+        return give_credits(e, p), false;
     }
     p->n_slabs = n;
     p->moved = 0;
@@ -292,6 +311,7 @@ void kv_pauses_make_room(struct kv_engine *e)
 
 static void swapped_out(struct kv_engine *e, struct paused *p)
 {
+    give_credits(e, p);
     drop_rows(e, p);
     pthread_mutex_lock(&e->lock);
     p->view.swapped_bytes = p->n_slabs * p->cache.slab_bytes;
@@ -309,6 +329,7 @@ void kv_pauses_saved(struct kv_engine *e, const struct kv_turn *t)
     for (int32_t i = 0; i < e->pauses->n; i++) {
         struct paused *p = e->pauses->list[i];
         if (p->view.state != KV_SESSION_SWAPPING_OUT || !p->on_disk || strcmp(p->view.session, t->session) || strcmp(p->view.tenant, t->tenant)) continue;
+        give_credits(e, p);
         pthread_mutex_lock(&e->lock);
         p->view.held_bytes = 0;
         if (t->status == KV_OK) p->view.swapped_bytes = (uint64_t)(p->view.rows / KV_BLOCK_ROWS) * (uint64_t)t->own.n_layers * t->own.slab_bytes;

@@ -25,6 +25,7 @@ void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
     kv_cache_truncate(&s->cache, e->arena, 0);
     e->reserved_bytes -= s->reserved_bytes;
     stop_counting(e, s);
+    kv_engine_give_credits(e, s);
     e->stats.finished += finish == KV_FINISH_STOP || finish == KV_FINISH_LENGTH;
     e->stats.cancelled += finish == KV_FINISH_CANCELLED;
     kv_report_publication(e, s);
@@ -77,6 +78,7 @@ void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s)
     kv_report_receipt(e, s, KV_RECEIPT_ROLLBACK, e->word & KV_LATCH ? KV_OK : KV_SUPERSEDED, r);
     if (s->placement->cancel) s->placement->cancel(e->placements, &s->cache);
     s->placement = e->resident;
+    kv_engine_give_credits(e, s);
     kv_selection_destroy(s->selection);
     s->selection = NULL;
     s->candidate = 0;
@@ -114,6 +116,7 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
     e->stats.prompt_tokens += (uint64_t)s->n_prompt;
     bool serve = may_serve(e, s->candidate);
     if (serve && e->now.placement->admit && e->now.placement->admit(e->placements, s->n_prompt + s->max_tokens) != KV_OK) serve = false;
+    if (serve && !kv_engine_take_credits(e, s, e->now.placement)) serve = false;
     if (!serve) {
         kv_selection_destroy(s->selection);
         s->selection = NULL;

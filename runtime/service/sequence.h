@@ -15,6 +15,7 @@
 #include "runtime/model/constraint.h"
 #include "runtime/model/sampler.h"
 #include "runtime/selection/selector.h"
+#include "runtime/service/credits.h"
 #include "runtime/service/stream.h"
 #include "runtime/service/stream_text.h"
 
@@ -56,6 +57,7 @@ struct kv_sequence {
     int32_t first_prompt, n_spoken;    /* of a continuation: length of the original prompt, outputs before */
     uint64_t resume;                   /* the paused request whose rows it takes over */
     bool pause_at_stop;
+    struct kv_credit_ticket credit;
     int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;
     bool ignore_eos, observe_prompt;

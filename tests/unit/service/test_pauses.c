@@ -171,6 +171,7 @@ static void continue_run(struct kv_engine *e, struct run *r, const struct kv_pau
     q->first_prompt = v->first_prompt;
     q->n_spoken = v->n_spoken;
     q->spoken = all + v->first_prompt;
+    q->n_heard = v->n_spoken;
     q->max_tokens = STEPS - v->n_spoken;
     q->arrival_us = v->arrival_us;
     q->resume = v->request;

@@ -1,0 +1,358 @@
+/* interruptions.c — pause and result; openai_resume.c has resume. */
+#include "controller/interruptions.h"
+
+#include "runtime/service/credits.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+struct running {
+    char tenant[64], session[64];
+    uint64_t request;
+    char *manifest;
+    struct running *next;
+};
+
+struct kv_interruptions {
+    pthread_mutex_t lock;
+    struct running *first;
+};
+
+struct kv_interruptions *kv_interruptions_create(void)
+{
+    struct kv_interruptions *t = calloc(1, sizeof *t);
+    if (t) pthread_mutex_init(&t->lock, NULL);
+    return t;
+}
+
+void kv_interruptions_free(struct kv_interruptions *t)
+{
+    if (!t) return;
+    for (struct running *r = t->first, *next; r; r = next) {
+        next = r->next;
+        free(r->manifest);
+        free(r);
+    }
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+/* ---------------------------------------------------------------- what a continuation needs */
+
+static char *manifest_of(const struct kv_openai *o)
+{
+    const struct kv_sampling *s = &o->q.sampling;
+    json_t *stops = json_array();
+    for (int i = 0; i < KV_MAX_STOPS && o->q.stop[i]; i++) json_array_append_new(stops, json_string(o->q.stop[i]));
+    json_t *m = json_pack("{s:i, s:b, s:b, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:o}", "version", 1, "chat", (int)o->chat, "tool_pause", (int)o->q.pause_at_stop, "ignore_eos", (int)o->q.ignore_eos,
+                          "contract", o->q.contract == KV_APPROXIMATE ? "approximate" : "exact", "class", o->q.class ? o->q.class : "", "first_prompt",
+                          (int)(o->q.first_prompt ? o->q.first_prompt : o->q.n_prompt), "spoken", (int)o->q.n_spoken, "heard_from", (int)(o->q.n_prompt - o->q.n_heard), "max_tokens",
+                          (int)o->q.max_tokens, "stop", stops);
+    json_t *sampling = json_pack("{s:f, s:f, s:i, s:f, s:f, s:f}", "temperature", (double)s->temperature, "top_p", (double)s->top_p, "top_k", (int)s->top_k, "repetition_penalty",
+                                 (double)s->repetition_penalty, "presence_penalty", (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty);
+    char seed[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)s->seed); /* JSON's integers are too short for one */
+    json_object_set_new(sampling, "seed", json_string(seed));
+    json_object_set_new(m, "sampling", sampling);
+    json_object_set_new(m, "request", json_integer((json_int_t)o->id));
+    json_object_set_new(m, "arrival_us", json_integer((json_int_t)(o->arrival_us ? o->arrival_us : kv_realtime_us())));
+    char *text = json_dumps(m, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(m);
+    return text;
+}
+
+void kv_interruptions_running(struct kv_interruptions *t, const struct kv_openai *o)
+{
+    if (!*o->session) return;
+    struct running *r = calloc(1, sizeof *r);
+    if (!r || !(r->manifest = manifest_of(o))) return free(r); /* such a request cannot be paused, and is told so */
+    snprintf(r->tenant, sizeof r->tenant, "%s", o->tenant);
+    snprintf(r->session, sizeof r->session, "%s", o->session);
+    r->request = o->id;
+    pthread_mutex_lock(&t->lock);
+    r->next = t->first;
+    t->first = r;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *o)
+{
+    if (!*o->session || !o->id) return;
+    pthread_mutex_lock(&t->lock);
+    struct running **at = &t->first, *r;
+    while (*at && (*at)->request != o->id) at = &(*at)->next;
+    if ((r = *at)) *at = r->next;
+    pthread_mutex_unlock(&t->lock);
+    if (!r) return;
+    free(r->manifest);
+    free(r);
+}
+
+/* A copy of the manifest of the session's running request, or of request `id`. */
+static char *find(struct kv_interruptions *t, const char *tenant, const char *session, uint64_t id)
+{
+    char *copy = NULL;
+    pthread_mutex_lock(&t->lock);
+    for (struct running *r = t->first; r && !copy; r = r->next)
+        if (!strcmp(r->tenant, tenant) && !strcmp(r->session, session) && (!id || r->request == id)) copy = strdup(r->manifest);
+    pthread_mutex_unlock(&t->lock);
+    return copy;
+}
+
+/* ---------------------------------------------------------------- pause */
+
+static json_t *pause_json(const struct kv_stored_pause *p, const struct kv_pause_view *v)
+{
+    json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:i, s:i}", "session", p->session, "call_id", p->result.call_id, "pause_epoch", (json_int_t)p->epoch, "state",
+                          kv_session_state_name(v->state), "asked", kv_pause_action_name(v->asked), "action", kv_pause_action_name(v->action), "tokens", (int)v->n_tokens, "published", (int)v->n_spoken);
+    json_object_set_new(o, "rows", json_integer(v->rows));
+    json_object_set_new(o, "held_bytes", json_integer((json_int_t)v->held_bytes));
+    json_object_set_new(o, "swapped_bytes", json_integer((json_int_t)v->swapped_bytes));
+    json_object_set_new(o, "revisions", json_integer(v->revisions));
+    json_object_set_new(o, "crossing_ms", kv_real_json(v->crossing_us / 1e3));
+    json_object_set_new(o, "waste_byte_ms", json_pack("{s:o, s:o, s:o}", "preserve", kv_real_json(v->preserve_byte_ms), "swap", kv_real_json(v->swap_byte_ms), "discard", kv_real_json(v->discard_byte_ms)));
+    return o;
+}
+
+/* Tokens and manifest become durable. The engine has paused the request already. */
+static enum kv_status record(struct kv_app *app, const char *tenant, const char *session, const char *call_id, const char *manifest, const struct kv_pause_view *v, struct kv_stored_pause *p,
+                             struct kv_error *err)
+{
+    *p = (struct kv_stored_pause){.paused_us = kv_realtime_us()};
+    snprintf(p->tenant, sizeof p->tenant, "%s", tenant);
+    snprintf(p->session, sizeof p->session, "%s", session);
+    snprintf(p->result.call_id, sizeof p->result.call_id, "%s", call_id);
+    json_t *m = json_loads(manifest, 0, NULL);
+    p->tokens = calloc((size_t)v->n_tokens + 1, sizeof *p->tokens);
+    int32_t before = (int32_t)json_integer_value(json_object_get(m, "spoken"));
+    if (m && json_is_true(json_object_get(m, "tool_pause"))) json_object_set_new(m, "heard_from", json_integer(v->n_tokens)); /* its text has ended */
+    json_object_set_new(m, "max_tokens", json_integer(json_integer_value(json_object_get(m, "max_tokens")) - (v->n_spoken - before)));
+    json_object_set_new(m, "spoken", json_integer(v->n_spoken));
+    json_object_set_new(m, "request", json_integer((json_int_t)v->request));
+    p->manifest = m ? json_dumps(m, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(m);
+    if (!p->tokens || !p->manifest) return kv_fail(err, KV_OUT_OF_MEMORY, "session", "no memory for the pause");
+    enum kv_status st = kv_engine_paused_tokens(app->engine, v->request, p->tokens, v->n_tokens, &p->n_tokens);
+    if (st) return kv_fail(err, st, "session", "the pause was dropped meanwhile");
+    return kv_store_put_pause(app->store, p, err);
+}
+
+enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, struct kv_error *err)
+{
+    struct kv_pause_view v;
+    struct kv_stored_pause p = {0};
+    uint32_t salt = 0;
+    char call_id[64];
+    *out = NULL;
+    char *manifest = find(o->app->interruptions, o->tenant, o->session, o->id);
+    if (!manifest || kv_engine_paused(o->app->engine, o->id, &v)) return free(manifest), kv_fail(err, KV_NOT_PAUSED, "session", "the pause was dropped meanwhile");
+    if (getrandom(&salt, sizeof salt, 0) < 0) salt = (uint32_t)kv_realtime_us();
+    snprintf(call_id, sizeof call_id, "call_%llu_%08x", (unsigned long long)o->id, salt);
+    enum kv_status st = record(o->app, o->tenant, o->session, call_id, manifest, &v, &p, err);
+    if (!st) *out = pause_json(&p, &v);
+    kv_stored_pause_free(&p);
+    free(manifest);
+    return st;
+}
+
+static enum kv_status text_field(json_t *o, const char *name, bool needed, const char **out, struct kv_error *err)
+{
+    json_t *v = json_object_get(o, name);
+    *out = json_string_value(v) ? json_string_value(v) : "";
+    if (!v && !needed) return KV_OK;
+    return **out && json_string_length(v) < 64 ? KV_OK : kv_fail(err, KV_BAD_ARGUMENT, name, "%s must be text of 1 to 63 bytes", name);
+}
+
+static enum kv_status only(json_t *o, const char *const *names, struct kv_error *err)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach(o, name, v) {
+        int i = 0;
+        while (names[i] && strcmp(names[i], name)) i++;
+        if (!names[i]) return kv_fail(err, KV_UNKNOWN_KEY, name, "no field of this request is named '%.60s'", name);
+    }
+    return KV_OK;
+}
+
+KV_HANDLER(kv_session_pause)
+{
+    static const char *const fields[] = {"call_id", "action", NULL};
+    struct kv_app *app = r->app;
+    const char *tenant = r->who.tenant, *session = r->part[0], *call_id, *name;
+    enum kv_status st = only(r->json, fields, err);
+    if (!st) st = text_field(r->json, "call_id", false, &call_id, err);
+    if (!st) st = text_field(r->json, "action", false, &name, err);
+    if (st) return st;
+    int action = KV_PAUSE_AUTO;
+    while (*name && action < KV_PAUSE_ACTIONS && strcmp(kv_pause_action_name((enum kv_pause_action)action), name)) action++;
+    if (action == KV_PAUSE_ACTIONS) return kv_fail(err, KV_BAD_ARGUMENT, "action", "'%s' is none of auto, preserve, swap and discard", name);
+    struct kv_pause_view v;
+    struct kv_stored_pause p = {0}, before;
+    st = kv_store_last_pause(app->store, tenant, session, &before, err);
+    kv_stored_pause_free(&before);
+    if (!st && !before.resumed) return kv_fail(err, KV_ALREADY_PAUSED, "session", "session '%s' is paused at epoch %llu", session, (unsigned long long)before.epoch);
+    if (st && st != KV_NOT_FOUND) return st;
+    char *manifest = find(app->interruptions, tenant, session, 0);
+    if (!manifest) return kv_fail(err, KV_NOT_FOUND, "session", "no request of session '%s' is running", session);
+    st = kv_engine_pause(app->engine, tenant, session, (enum kv_pause_action)action, &v, err);
+    if (!st) st = record(app, tenant, session, call_id, manifest, &v, &p, err);
+    if (!st) st = kv_http_reply_json(r, 200, pause_json(&p, &v), err);
+    kv_stored_pause_free(&p);
+    free(manifest);
+    return st;
+}
+
+/* ---------------------------------------------------------------- result */
+
+static enum kv_status check_digest(json_t *o, const char *content, size_t n, uint8_t digest[32], struct kv_error *err)
+{
+    char hex[65];
+    const char *given = json_string_value(json_object_get(o, "digest"));
+    kv_sha256(content, n, digest);
+    kv_hex(digest, 32, hex);
+    if (!json_object_get(o, "digest") || (given && !strcasecmp(given, hex))) return KV_OK;
+    return kv_fail(err, KV_CHECKSUM_MISMATCH, "digest", "the digest is not the SHA-256 of the content, which is %s", hex);
+}
+
+/* Content as tokens that fit behind those of the pause, with room for one more. */
+static enum kv_status tokenize(struct kv_app *app, const struct kv_stored_pause *p, const char *content, size_t len, int32_t **out, int32_t *n, struct kv_error *err)
+{
+    int64_t context = app->config->context_length ? app->config->context_length : kv_model_info(app->model)->context_length, room = context - p->n_tokens - 1;
+    size_t cap = len + 8, got = 0;
+    *out = calloc(cap, sizeof **out);
+    if (!*out) return kv_fail(err, KV_OUT_OF_MEMORY, "content", "no memory for the result");
+    enum kv_status st = kv_tokenize(app->model, content, len, false, *out, cap, &got, err);
+    *n = (int32_t)got;
+    if (!st && (int64_t)got > room) {
+        st = kv_fail(err, KV_CONTEXT_OVERRUN, "content", "the result has %zu tokens and the context has room for %lld", got, (long long)(room > 0 ? room : 0));
+        kv_hint(err, "shorten it; nothing was applied and the call still waits");
+    }
+    return st;
+}
+
+static json_t *result_json(const struct kv_stored_pause *p, const struct kv_result_key *key, int32_t n)
+{
+    char hex[65];
+    kv_hex(key->digest, 32, hex);
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:i}", "session", p->session, "call_id", key->call_id, "pause_epoch", (json_int_t)key->pause_epoch, "result_id", key->result_id, "digest", hex,
+                     "state", kv_result_state_name(KV_RESULT_APPLIED), "tokens", (int)n);
+}
+
+/* Reserve, see that the rows are of these tokens, commit suffix and frontier with the receipt, and say that it is applied. What fails before the commit leaves the
+ * call waiting; what was committed is only finalised. */
+static enum kv_status apply(struct kv_app *app, struct kv_stored_pause *p, const struct kv_result_key *key, const int32_t *tokens, int32_t n, struct kv_error *err)
+{
+    enum kv_result_answer answer;
+    const char *t = p->tenant, *s = p->session;
+    enum kv_status st = kv_store_move_result(app->store, t, s, key, KV_RESULT_RESERVED, NULL, 0, &answer, err);
+    if (st || answer == KV_RESULT_NOOP) return st;
+    if (answer == KV_RESULT_GO_ON) {
+        /* Rows that wait in the engine are matched with the tokens when they are taken over; all others are computed. */
+        st = kv_store_move_result(app->store, t, s, key, KV_RESULT_CACHE_READY_AND_VALIDATED, NULL, 0, &answer, err);
+        if (!st) st = kv_store_move_result(app->store, t, s, key, KV_RESULT_RESULT_APPEND_COMMITTED, tokens, n, &answer, err);
+        if (st) return st;
+    }
+    return kv_store_move_result(app->store, t, s, key, KV_RESULT_APPLIED, NULL, 0, &answer, err);
+}
+
+KV_HANDLER(kv_session_result)
+{
+    static const char *const fields[] = {"call_id", "pause_epoch", "result_id", "digest", "content", NULL};
+    struct kv_app *app = r->app;
+    const char *call_id, *result_id;
+    json_t *content = json_object_get(r->json, "content"), *epoch = json_object_get(r->json, "pause_epoch");
+    struct kv_result_key key = {.pause_epoch = (uint64_t)json_integer_value(epoch)};
+    enum kv_status st = only(r->json, fields, err);
+    if (!st) st = text_field(r->json, "call_id", true, &call_id, err);
+    if (!st) st = text_field(r->json, "result_id", true, &result_id, err);
+    if (st) return st;
+    if (!json_is_integer(epoch) || json_integer_value(epoch) < 1) return kv_fail(err, KV_BAD_ARGUMENT, "pause_epoch", "pause_epoch must be a whole number above zero");
+    if (!json_is_string(content)) return kv_fail(err, KV_BAD_ARGUMENT, "content", "content must be text");
+    if ((st = check_digest(r->json, json_string_value(content), json_string_length(content), key.digest, err))) return st;
+    snprintf(key.call_id, sizeof key.call_id, "%s", call_id);
+    snprintf(key.result_id, sizeof key.result_id, "%s", result_id);
+    struct kv_stored_pause p;
+    enum kv_result_answer answer;
+    int32_t *tokens = NULL, n = 0;
+    st = kv_store_last_pause(app->store, r->who.tenant, r->part[0], &p, err);
+    if (!st && !*p.result.call_id) st = kv_fail(err, KV_NOT_FOUND, "call_id", "session '%s' waits for no result", p.session);
+    if (!st) st = kv_result_offer(&p.result, p.result_state, &key, &answer, err); /* refused before anything is tokenised */
+    if (!st && answer == KV_RESULT_GO_ON) st = tokenize(app, &p, json_string_value(content), json_string_length(content), &tokens, &n, err);
+    else n = p.n_result_tokens;
+    if (!st) st = apply(app, &p, &key, tokens, n, err);
+    if (!st) st = kv_http_reply_json(r, 200, result_json(&p, &key, n), err);
+    kv_stored_pause_free(&p);
+    free(tokens);
+    return st;
+}
+
+/* ---------------------------------------------------------------- what operators see */
+
+KV_HANDLER(kv_api_interruptions)
+{
+    enum { MOST = 512 };
+    struct kv_app *app = r->app;
+    struct kv_pause_row *row = calloc(MOST, sizeof *row);
+    struct kv_pause_view *view = calloc(MOST, sizeof *view);
+    int32_t n = MOST;
+    enum kv_status st = row && view ? kv_store_open_pauses(app->store, row, &n, err) : kv_fail(err, KV_OUT_OF_MEMORY, "interruptions", "no memory for the list");
+    int32_t n_views = st ? 0 : kv_engine_paused_list(app->engine, view, MOST);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < n && !st; i++) {
+        const struct kv_pause_view *v = NULL;
+        for (int32_t k = 0; k < n_views && k < MOST && !v; k++)
+            if (!strcmp(view[k].session, row[i].session) && !strcmp(view[k].tenant, row[i].tenant)) v = &view[k];
+        /* Of a process before: tokens are durable, rows are on disk or are computed again. */
+        struct kv_pause_view none = {.state = KV_SESSION_TOKEN_ONLY, .action = KV_PAUSE_DISCARD, .n_tokens = row[i].n_tokens};
+        struct kv_stored_pause p = {.epoch = row[i].epoch};
+        snprintf(p.session, sizeof p.session, "%s", row[i].session);
+        snprintf(p.result.call_id, sizeof p.result.call_id, "%s", row[i].call_id);
+        json_t *o = pause_json(&p, v ? v : &none);
+        json_object_set_new(o, "tenant", json_string(row[i].tenant));
+        json_object_set_new(o, "result_state", json_string(kv_result_state_name(row[i].result_state)));
+        json_object_set_new(o, "paused_at", kv_time_json(row[i].paused_us));
+        json_object_set_new(o, "seconds", kv_real_json((double)(kv_realtime_us() - row[i].paused_us) / 1e6));
+        json_array_append_new(list, o);
+    }
+    free(row);
+    free(view);
+    if (st) return json_decref(list), st;
+    return kv_http_reply_json(r, 200, json_pack("{s:o}", "interruptions", list), err);
+}
+
+static json_t *holders_json(const struct kv_credit_holder *h, int32_t n, int32_t cap, bool waits)
+{
+    json_t *list = json_array();
+    int64_t now_us = kv_monotonic_us();
+    for (int32_t i = 0; i < n && i < cap; i++) {
+        char id[24];
+        kv_request_id_format(h[i].request, id);
+        json_t *o = json_pack("{s:s, s:s, s:o}", "request", id, "what", h[i].what, "seconds", kv_real_json((double)(now_us - h[i].since_us) / 1e6));
+        if (waits) json_object_set_new(o, "lacks", json_string(kv_credit_name(h[i].lacks)));
+        else json_object_update_new(o, json_pack("{s:I, s:I, s:i, s:i}", "backend_bytes", (json_int_t)h[i].backend_bytes, "staging_bytes", (json_int_t)h[i].staging_bytes, "queue_slots", (int)h[i].queue_slots,
+                                             "sharers", (int)h[i].unit_waiters));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+KV_HANDLER(kv_api_credits)
+{
+    enum { MOST = 512 };
+    struct kv_app *app = r->app;
+    struct kv_credit_holder *h = calloc(2 * MOST, sizeof *h);
+    struct kv_credit_view v;
+    if (!h) return kv_fail(err, KV_OUT_OF_MEMORY, "credits", "no memory for the list");
+    kv_credits_view(kv_engine_credits(app->engine), &v, h, MOST, h + MOST, MOST);
+    json_t *list = json_array();
+    for (int k = 0; k < KV_CREDIT_KINDS; k++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "name", kv_credit_name((enum kv_credit)k), "unit", k == KV_CREDIT_QUEUE ? "slots" : "bytes", "total", (json_int_t)v.total[k],
+                                              "used", (json_int_t)v.used[k], "free", (json_int_t)(v.total[k] - v.used[k]), "peak", (json_int_t)v.peak[k]));
+    json_t *o = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "credits", list, "holders", holders_json(h, v.n_holders, MOST, false), "waiters", holders_json(h + MOST, v.n_waiters, MOST, true),
+                          "reserved", (json_int_t)v.reserved, "released", (json_int_t)v.released, "refused", (json_int_t)v.refused, "stale", (json_int_t)v.stale, "coalesced_bytes", (json_int_t)v.coalesced_bytes);
+    free(h);
+    return kv_http_reply_json(r, 200, o, err);
+}

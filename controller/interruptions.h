@@ -1,0 +1,30 @@
+/* interruptions.h — requests that pause for somebody outside, over HTTP: what a continuation needs is written down before anybody is told that
+ * the request is paused, so that it survives the process; rows survive where they can, and are computed again where they cannot.
+ *
+ *   POST /v1/sessions/{id}/pause    ends the running request's answer with finish_reason "pause"
+ *   POST /v1/sessions/{id}/result   what was waited for, applied once
+ *   POST /v1/sessions/{id}/resume   the rest of the answer, whole or as a stream
+ *
+ * A chat request with kvasir.tool_pause pauses by itself when its answer completes a tool call. Any thread. */
+#ifndef KV_INTERRUPTIONS_H
+#define KV_INTERRUPTIONS_H
+
+#include "controller/openai.h"
+#include "controller/store_pauses.h"
+
+struct kv_interruptions; /* what each running request of a session would need to continue */
+struct kv_interruptions *kv_interruptions_create(void);
+void kv_interruptions_free(struct kv_interruptions *t);
+void kv_interruptions_running(struct kv_interruptions *t, const struct kv_openai *o);
+void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *o);
+
+/* After a stream ended with KV_FINISH_PAUSED because the answer made a tool call: makes it durable. *out: {"call_id","pause_epoch","state","action"}. */
+enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, struct kv_error *err);
+
+KV_HANDLER(kv_session_pause);
+KV_HANDLER(kv_session_result);
+KV_HANDLER(kv_session_resume);
+KV_HANDLER(kv_api_interruptions);
+KV_HANDLER(kv_api_credits);
+
+#endif
