@@ -164,3 +164,15 @@ int kv_cmd_pipelines(int argc, char **argv, const struct kv_cli *cli)
     (void)argv;
     return plain_list(argc, "pipelines", cli);
 }
+
+int kv_cmd_credits(int argc, char **argv, const struct kv_cli *cli)
+{
+    (void)argv;
+    return plain_list(argc, "credits", cli);
+}
+
+int kv_cmd_interruptions(int argc, char **argv, const struct kv_cli *cli)
+{
+    (void)argv;
+    return plain_list(argc, "interruptions", cli);
+}

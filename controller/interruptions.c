@@ -214,7 +214,7 @@ static enum kv_status check_digest(json_t *o, const char *content, size_t n, uin
     kv_sha256(content, n, digest);
     kv_hex(digest, 32, hex);
     if (!json_object_get(o, "digest") || (given && !strcasecmp(given, hex))) return KV_OK;
-    return kv_fail(err, KV_CHECKSUM_MISMATCH, "digest", "the digest is not the SHA-256 of the content, which is %s", hex);
+    return kv_fail(err, KV_BAD_ARGUMENT, "digest", "the digest is not the SHA-256 of the content, which is %s", hex);
 }
 
 /* Content as tokens that fit behind those of the pause, with room for one more. */

@@ -48,6 +48,9 @@ kv_fixture_validator *kv_fixture_validator_find(const char *section);
 size_t kv_fixture_section_count(void);
 const char *kv_fixture_section_at(size_t i);
 
+/* The part "interrupted" of contract-5-lifecycle; "completed" is the other. */
+enum kv_status kv_fixture_interrupted(struct kv_fixture_reader *r);
+
 #define KV_FIXTURE(section, function) kv_fixture_validator function;
 #include "runtime/evaluate/fixtures.def"
 #undef KV_FIXTURE

@@ -153,5 +153,6 @@ enum kv_status kv_fixture_lifecycle(const struct kv_fixture *f, struct kv_error 
     if (s == KV_OK) s = check_states(r);
     if (s == KV_OK) s = check_save(r, kv_fixture_integer(r, "completed.restore.layers"));
     if (s == KV_OK) s = check_figures(r);
-    return s == KV_OK ? check_window(r) : s;
+    if (s == KV_OK) s = check_window(r);
+    return s == KV_OK ? kv_fixture_interrupted(r) : s;
 }

@@ -64,5 +64,9 @@ function any(name, v) {
 
 export const creditsView = {
   title: () => 'Credits',
-  render: () => [h('h1', { tabindex: '-1' }, 'Credits'), loaded(resource('credits', 2000), (d) => any('Credits', d))],
+  render: () => [
+    h('h1', { tabindex: '-1' }, 'Credits'),
+    loaded(resource('credits', 2000), (d) => any('Credits', d)),
+    loaded(resource('interruptions', 2000), (d) => any('Paused sessions', d.interruptions)),
+  ],
 };
