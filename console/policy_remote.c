@@ -1,6 +1,7 @@
 /* policy_remote.c — see policy_remote.h. */
 #include "console/policy_remote.h"
 
+#include "console/diff.h"
 #include "console/tables.h"
 #include "controller/policy_host.h"
 
@@ -174,7 +175,12 @@ static int diff(const struct kv_cli *cli, const struct options *o)
         status = diff_cells(json_string_value(x), json_string_length(x), json_string_value(y), json_string_length(y));
     } else if (status == KV_EXIT_DONE) {
         printf("--- %.12s %s\n+++ %.12s %s\n", member(a, "version"), member(a, "name"), member(b, "version"), member(b, "name"));
-        if (!kv_line_diff(member(a, "source"), member(b, "source"))) puts("no line differs");
+        int added = 0, gone = 0;
+        json_t *lines = kv_diff_lines(member(a, "source"), member(b, "source"), &added, &gone), *line;
+        size_t i;
+        json_array_foreach(lines, i, line) puts(json_string_value(line));
+        json_decref(lines);
+        if (!added && !gone) puts("no line differs");
     }
     json_decref(a);
     json_decref(b);

@@ -8,7 +8,4 @@
 int kv_policy_remote(int argc, char **argv, const struct kv_cli *cli);
 extern const char kv_policy_remote_usage[];
 
-/* Prints the lines in which two texts differ, " " and "-" and "+" before each, with two lines around. The count of lines that differ. */
-int kv_line_diff(const char *a, const char *b);
-
 #endif
