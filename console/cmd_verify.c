@@ -1,27 +1,35 @@
 /* cmd_verify.c — kvasir verify: the digest of a forced run's logits in every batch, chunk, thread count and exact placement, after
- * recompute and after rollback. One that differs is a broken promise, and the exit status says so. */
+ * recompute, after rollback, and over rows that were found by their prefix or read back from disk. One that differs is a broken promise,
+ * and the exit status says so. */
 #include "console/cli.h"
 #include "console/offline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <ftw.h>
 
-enum { DEFAULT_TOKENS = 640 /* ten blocks: deep enough that decode is cut into subtrees */, MAX_TOKENS = 65536, MAX_COMPANY = 7, NAME = 64 };
+enum { DEFAULT_TOKENS = 640 /* ten blocks: deep enough that decode is cut into subtrees */, MAX_TOKENS = 65536, MAX_COMPANY = 32, NAME = 64, WHOLE_BLOCKS = 2 * 64 /* a prompt this long has a block that can be found again */ };
+
+/* Where the rows of the prompt come from. */
+enum source { COMPUTED, SAME_ENGINE, DISK };
 
 struct setting {
     char name[NAME];
     int32_t batch, chunk, threads; /* chunk 0: the whole prompt */
     const char *pipeline;          /* NULL: resident */
     bool rollback;                 /* in the middle of the continuation, from the step itself */
+    enum source source;
 };
 
 struct verification {
     struct kv_model *model;
     int32_t *ids, n_prompt, n_forced; /* ids: prompt, then forced tokens */
     json_t *cases;
-    char reference[65];
+    uint8_t (*first)[32]; /* digests of the first case, by position */
     bool equal;
+    const char *disk; /* folder of the restore cases */
 };
 
 /* One sequence's digests by position; a position computed again overwrites the earlier one. */
@@ -48,22 +56,26 @@ static uint32_t next_random(uint64_t *state)
     return (uint32_t)(*state >> 33);
 }
 
+/* Rows that are reused yield no logits: only those from the last prompt token on are observed then. */
+static bool reuses(const struct setting *s) { return s->source != COMPUTED; }
+
 static enum kv_status begin(struct kv_engine *e, const struct verification *v, const struct setting *s, struct watch *w, int32_t skip,
                             struct kv_stream **out, struct kv_error *err)
 {
     struct kv_release_word word = kv_engine_release(e);
     struct kv_request q = {.prompt = v->ids + skip, .n_prompt = v->n_prompt - skip, .max_tokens = v->n_forced, .force = v->ids + v->n_prompt,
                            .n_force = v->n_forced, .ignore_eos = true, .sampling = {.top_p = 1, .repetition_penalty = 1},
-                           .contract = s->pipeline ? KV_APPROXIMATE : KV_EXACT, .candidate = s->pipeline ? 1 : 0, .epoch = word.epoch};
+                           .contract = s->pipeline ? KV_APPROXIMATE : KV_EXACT, .candidate = s->pipeline ? 1 : 0, .epoch = word.epoch,
+                           .tenant = "verify", .session = s->source == DISK ? "verify" : NULL};
     if (w) {
         q.observe = observe;
         q.observe_ctx = w;
-        q.observe_prompt = true;
+        q.observe_prompt = !reuses(s);
     }
     return kv_engine_submit(e, &q, out, err);
 }
 
-static enum kv_status finish(struct kv_stream *s, struct kv_error *err)
+static enum kv_status finish(struct kv_stream *s, int32_t *n_reused, struct kv_error *err)
 {
     enum kv_finish end = KV_RUNNING;
     while (end == KV_RUNNING) {
@@ -74,6 +86,7 @@ static enum kv_status finish(struct kv_stream *s, struct kv_error *err)
     struct kv_request_stats st;
     kv_stream_stats(s, &st);
     kv_stream_close(s);
+    *n_reused = st.n_reused;
     return end == KV_FINISH_LENGTH ? KV_OK : kv_fail(err, st.status ? st.status : KV_INTERNAL, "verify", "the run ended early: %s", kv_status_meaning(st.status));
 }
 
@@ -89,22 +102,34 @@ static enum kv_status run(struct kv_engine *e, struct verification *v, const str
         int32_t skip = i * 5 < v->n_prompt ? i * 5 : 0;
         status = begin(e, v, s, i == 0 ? &w : NULL, skip, &stream[i], err);
     }
+    int32_t n_reused = 0, others;
     for (int32_t i = 0; i < s->batch; i++)
-        if (stream[i] && (ended = finish(stream[i], err)) != KV_OK) status = ended;
+        if (stream[i] && (ended = finish(stream[i], i == 0 ? &n_reused : &others, err)) != KV_OK) status = ended;
+    if (status == KV_OK && reuses(s) && n_reused == 0 && v->n_prompt > WHOLE_BLOCKS) status = kv_fail(err, KV_INTERNAL, "verify", "%s: no row was found again", s->name);
+    if (status == KV_OK && reuses(s) && v->first) memcpy(w.digest, v->first, (size_t)(v->n_prompt - 1) * 32); /* not computed again */
     if (status == KV_OK) {
         uint8_t all[32];
         char hex[65];
         kv_sha256(w.digest, (size_t)rows * 32, all);
         kv_hex(all, sizeof all, hex);
-        if (!v->reference[0]) memcpy(v->reference, hex, sizeof hex);
-        v->equal = v->equal && !strcmp(hex, v->reference);
-        json_array_append_new(v->cases, json_pack("{s:s,s:s}", "name", s->name, "digest", hex));
+        json_t *row = json_pack("{s:s,s:s}", "name", s->name, "digest", hex);
+        for (int32_t p = 0; v->first && p < rows; p++)
+            if (memcmp(w.digest[p], v->first[p], 32)) {
+                json_object_set_new(row, "differs_from_position", json_integer(p));
+                v->equal = false;
+                break;
+            }
+        json_array_append_new(v->cases, row);
+        if (!v->first) {
+            v->first = w.digest;
+            w.digest = NULL;
+        }
     }
     free(w.digest);
     return status;
 }
 
-static enum kv_status check(struct verification *v, const struct setting *s, struct kv_error *err)
+static enum kv_status create(struct verification *v, const struct setting *s, struct kv_engine **out, struct kv_error *err)
 {
     struct kv_engine_config c;
     kv_engine_config_default(&c);
@@ -113,8 +138,31 @@ static enum kv_status check(struct verification *v, const struct setting *s, str
     c.iteration_us = INT32_MAX;
     c.max_sequences = MAX_COMPANY;
     c.context_length = v->n_prompt + v->n_forced;
-    struct kv_engine *e;
-    enum kv_status status = kv_engine_create(v->model, &c, &e, err);
+    if (s->source == DISK) {
+        c.disk_path = v->disk;
+        c.disk_bytes = UINT64_C(4) << 30;
+    }
+    return kv_engine_create(v->model, &c, out, err);
+}
+
+/* One unobserved run that leaves its rows behind; those of the disk are left by another engine. */
+static enum kv_status leave_rows(struct verification *v, const struct setting *s, struct kv_engine **e, struct kv_error *err)
+{
+    struct kv_stream *stream;
+    int32_t n_reused;
+    enum kv_status status = begin(*e, v, s, NULL, 0, &stream, err);
+    if (status == KV_OK) status = finish(stream, &n_reused, err);
+    if (status != KV_OK || s->source != DISK) return status;
+    kv_engine_drain(*e, 10000);
+    kv_engine_destroy(*e);
+    return create(v, s, e, err);
+}
+
+static enum kv_status check(struct verification *v, const struct setting *s, struct kv_error *err)
+{
+    struct kv_engine *e = NULL;
+    enum kv_status status = create(v, s, &e, err);
+    if (status == KV_OK && reuses(s)) status = leave_rows(v, s, &e, err);
     char budget[] = "budget_rows=16";
     bool narrow = s->pipeline && !strcmp(s->pipeline, "quest"); /* a budget small enough that rows are tainted */
     if (status == KV_OK) status = kv_offline_install(e, s->pipeline, (char *[]){budget}, narrow, err);
@@ -146,22 +194,45 @@ static enum kv_status check_pipelines(struct verification *v, struct kv_error *e
         snprintf(s.name, sizeof s.name, "rollback/%s", p->name);
         if (status == KV_OK) status = check(v, &s, err);
     }
+    struct setting again = {.name = "reuse/prefix", .batch = 1, .chunk = 64, .threads = 2, .source = SAME_ENGINE};
+    if (status == KV_OK) status = check(v, &again, err);
     struct setting s = {.name = "recompute/quest", .batch = 1, .chunk = 3, .threads = 2, .pipeline = "quest", .rollback = true};
     return status == KV_OK ? check(v, &s, err) : status;
 }
 
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *f)
+{
+    (void)st, (void)kind, (void)f;
+    return remove(path);
+}
+
+static enum kv_status check_restore(struct verification *v, struct kv_error *err)
+{
+    const char *parent = getenv("TMPDIR");
+    char folder[512];
+    snprintf(folder, sizeof folder, "%.480s/kvasir-verify-XXXXXX", parent && *parent ? parent : "/tmp");
+    v->disk = mkdtemp(folder);
+    if (!v->disk) return kv_fail(err, KV_IO_ERROR, folder, "no folder for the restore case could be made");
+    struct setting back = {.name = "restore/disk", .batch = 1, .chunk = 64, .threads = 2, .source = DISK};
+    enum kv_status status = check(v, &back, err);
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    v->disk = NULL;
+    return status;
+}
+
 static enum kv_status check_all(struct verification *v, bool full, struct kv_error *err)
 {
-    static const int32_t batches[] = {1, 2, 7}, chunks[] = {0, 1, 3, 64, 512}, threads[] = {2, 1, 4};
+    static const int32_t batches[] = {1, 2, 7, 32}, chunks[] = {0, 1, 3, 64, 512}, threads[] = {2, 1, 4};
     enum kv_status status = KV_OK;
-    for (int b = 0; b < 3; b++)
+    for (int b = 0; b < 4; b++)
         for (int c = 0; c < 5; c++)
             for (int t = 0; t < 3 && status == KV_OK; t++) {
                 if (!full && (b > 0) + (c > 0) + (t > 0) > 1) continue; /* short: one control at a time */
                 struct setting s = setting(batches[b], chunks[c], threads[t]);
                 status = check(v, &s, err);
             }
-    return status == KV_OK ? check_pipelines(v, err) : status;
+    if (status == KV_OK) status = check_pipelines(v, err);
+    return status == KV_OK ? check_restore(v, err) : status;
 }
 
 static void print(const struct verification *v, bool as_json)
@@ -177,7 +248,10 @@ static void print(const struct verification *v, bool as_json)
     json_t *c;
     json_array_foreach(v->cases, i, c) {
         const char *digest = json_string_value(json_object_get(c, "digest"));
-        printf("%-9s %-34s %.16s\n", strcmp(digest, v->reference) ? "DIFFERENT" : "equal", json_string_value(json_object_get(c, "name")), digest);
+        json_t *from = json_object_get(c, "differs_from_position");
+        printf("%-9s %-34s %.16s", from ? "DIFFERENT" : "equal", json_string_value(json_object_get(c, "name")), digest);
+        if (from) printf("  from position %lld on", (long long)json_integer_value(from));
+        putchar('\n');
     }
     puts(v->equal ? "every digest is equal" : "digests differ: an exact answer depends on how it was computed");
 }
@@ -213,6 +287,7 @@ done:
     if (status != KV_OK) kv_offline_complain("verify", &err);
     json_decref(v.cases);
     free(v.ids);
+    free(v.first);
     kv_model_close(v.model);
     return status == KV_OK && v.equal ? KV_EXIT_DONE : KV_EXIT_REFUSED;
 }

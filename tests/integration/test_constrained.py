@@ -1,7 +1,7 @@
 """response_format: answers are JSON of the shape asked for, whole or streamed; what is not supported is refused by name."""
 import json, unittest
 
-from tests.integration.support import Daemon
+from support import Daemon
 
 PERSON = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Person", "type": "object", "additionalProperties": False,
           "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 12, "description": "given name"}, "age": {"type": "integer"},
