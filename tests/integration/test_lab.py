@@ -194,7 +194,7 @@ class Lab(unittest.TestCase):
             first["reason"] = "OUT_OF_MEMORY"
             value = document["valid"]
             for step in second["path"].split("."):
-                value = value[step]
+                value = value[int(step) if isinstance(value, list) else step]
             second["value"] = value
             with open(self.path(name + ".json"), "w") as f:
                 json.dump(document, f)
