@@ -132,7 +132,7 @@ class ConsoleTest(unittest.TestCase):
         t.expect("live")
         keys = ["4", "j", "j", "e", "y"]
         t.keys(keys[0])
-        t.expect("release ")
+        t.expect("▸admission")
         t.keys(*keys[1:3])
         t.expect("▸release")
         t.keys(keys[3])
