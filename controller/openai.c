@@ -47,7 +47,8 @@ json_t *kv_openai_stamp(const struct kv_openai *o, uint64_t candidate, uint64_t 
 
 json_t *kv_openai_usage(const struct kv_request_stats *s)
 {
-    return json_pack("{s:i, s:i, s:i}", "prompt_tokens", (int)s->n_prompt, "completion_tokens", (int)s->n_published, "total_tokens", (int)(s->n_prompt + s->n_published));
+    return json_pack("{s:i, s:i, s:i, s:{s:i}}", "prompt_tokens", (int)s->n_prompt, "completion_tokens", (int)s->n_published, "total_tokens",
+                     (int)(s->n_prompt + s->n_published), "prompt_tokens_details", "cached_tokens", (int)s->n_reused);
 }
 
 json_t *kv_openai_envelope(const struct kv_openai *o, const char *object)

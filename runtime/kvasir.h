@@ -233,7 +233,7 @@ struct kv_request {
     const int32_t *prompt; /* copied */
     int32_t n_prompt, max_tokens;
     struct kv_sampling sampling;
-    int32_t n_logprobs;    /* 0: none; else the best n beside the chosen one */
+    int32_t n_logprobs;    /* 0: none, and a chunk's logprob is 0; else the best n beside the chosen one */
     const char *stop[KV_MAX_STOPS]; /* copied; NULL after the last */
     bool ignore_eos;
     const struct kv_schema *schema; /* copied; NULL: any text */

@@ -275,14 +275,14 @@ enum kv_status kv_sample(struct kv_sampler *s, const struct kv_sampling *p, cons
     enum kv_status status = check(s, p, history, n_top);
     if (status == KV_OK) status = find_best(logits, s->n_vocab, &best);
     if (status != KV_OK) return status;
-    double norm = log_sum(logits, s->n_vocab, logits[best]);
+    double norm = n_top ? log_sum(logits, s->n_vocab, logits[best]) : 0; /* exp of every logit: only for those who ask */
     out->id = best;
     if (p->temperature != 0 || penalised(p) || allowed) {
         for (int32_t i = 0; i < s->n_vocab; i++) s->weight[i] = !allowed || allowed[i] ? logits[i] : -INFINITY;
         if (penalised(p)) penalise(s, p, history);
         out->id = choose(s, p, output_index);
     }
-    out->logprob = (float)(logits[out->id] - norm);
+    out->logprob = n_top ? (float)(logits[out->id] - norm) : 0;
     fill_top(logits, s->n_vocab, norm, n_top, out);
     return KV_OK;
 }

@@ -20,7 +20,7 @@ struct kv_history { /* ids[0, n_prompt) the prompt, ids[n_prompt, n) what was ge
 
 struct kv_sampled {
     int32_t id;
-    float logprob; /* of the model: before penalties, temperature and cuts */
+    float logprob; /* of the model: before penalties, temperature and cuts; 0 with n_top = 0 */
     int32_t n_top;
     int32_t top_id[KV_MAX_LOGPROBS]; /* best first; equal ones by id */
     float top_logprob[KV_MAX_LOGPROBS];

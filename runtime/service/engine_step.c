@@ -23,8 +23,8 @@ static void sample_item(void *ctx, int32_t worker, int32_t i)
     }
     r->status = kv_sample(e->samplers[worker], &s->sampling, logits, history, (uint64_t)(s->n_spoken + index), s->n_logprobs, allowed, &r->sampled);
     if (r->status != KV_OK || index >= s->n_force) return;
-    double logprob;
-    r->status = kv_logprob(e->samplers[worker], logits, s->force[index], &logprob);
+    double logprob = 0;
+    if (s->n_logprobs) r->status = kv_logprob(e->samplers[worker], logits, s->force[index], &logprob);
     r->sampled.id = s->force[index];
     r->sampled.logprob = (float)logprob;
 }
