@@ -87,7 +87,7 @@ struct kv_engine {
     struct kv_gate gate;
     struct kv_sequence **live;       /* [max_sequences], by arrival */
     int32_t n_live;
-    uint64_t reserved_bytes;
+    uint64_t reserved_bytes, saving_bytes; /* saving: of them, what saves of finished turns hold */
     struct kv_step_item *items;      /* [max_sequences] */
     int32_t n_items;
     int32_t *share;                  /* [max_sequences] rows of an iteration's prefill, by place in `live` */

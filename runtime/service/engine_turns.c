@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { SAVING_PART = 4 }; /* of host memory that saves may hold */
+
 static void on_event(void *ctx)
 {
     struct kv_engine *e = ctx;
@@ -131,9 +133,15 @@ void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
     kv_turns_note(e->turns, s->tenant, s->session, KV_SESSION_QUIESCING);
     kv_turns_note(e->turns, s->tenant, s->session, blocks ? KV_SESSION_SAVING : KV_SESSION_TOKEN_ONLY);
     if (!blocks) return;
-    kv_cache_truncate(&s->cache, e->arena, blocks * KV_BLOCK_ROWS);
     uint64_t bytes = (uint64_t)blocks * (uint64_t)e->weights->n_layers * s->cache.slab_bytes;
-    if (kv_turns_save(e->turns, s->tenant, s->session, s->tokens, &s->cache, blocks, e->us_per_row)) e->reserved_bytes += bytes;
+    /* A disk that cannot keep up costs history, never room for requests. */
+    if (e->saving_bytes && e->saving_bytes + bytes > kv_arena_capacity_bytes(e->arena) / SAVING_PART) {
+        kv_report_failure(e, s, KV_CREDIT_PRESSURE, "the disk tier is behind with saving; this turn is not kept");
+        kv_turns_note(e->turns, s->tenant, s->session, KV_SESSION_TOKEN_ONLY);
+        return;
+    }
+    kv_cache_truncate(&s->cache, e->arena, blocks * KV_BLOCK_ROWS);
+    if (kv_turns_save(e->turns, s->tenant, s->session, s->tokens, &s->cache, blocks, e->us_per_row)) e->reserved_bytes += bytes, e->saving_bytes += bytes;
     else kv_turns_note(e->turns, s->tenant, s->session, KV_SESSION_TOKEN_ONLY);
 }
 
@@ -146,7 +154,9 @@ void kv_engine_turn_stepped(struct kv_step_item *it)
 static void give_back(struct kv_engine *e)
 {
     for (struct kv_turn *t; (t = kv_turns_saved(e->turns));) {
-        e->reserved_bytes -= (uint64_t)t->own.n_blocks * (uint64_t)e->weights->n_layers * t->own.slab_bytes;
+        uint64_t bytes = (uint64_t)t->own.n_blocks * (uint64_t)e->weights->n_layers * t->own.slab_bytes;
+        e->reserved_bytes -= bytes;
+        e->saving_bytes -= bytes;
         if (t->status != KV_OK) kv_report_failure(e, NULL, t->status, "a turn could not be saved whole; its history will be computed again");
         kv_pauses_saved(e, t);
         kv_cache_free(&t->own, e->arena);
