@@ -61,7 +61,6 @@ static enum kv_status take(struct reader *r, const json_t *o, double speed)
     struct kv_sim_request q = {.at_us = (int64_t)((double)at_ms * 1e3 / speed), .input_tokens = (int32_t)in, .output_tokens = (int32_t)out,
                                .deadline_ms = deadline > 0 ? (int32_t)deadline : 0, .first_block = (uint32_t)t->n_blocks, .n_blocks = (uint32_t)n,
                                .approximate = json_is_string(contract) && !strcmp(json_string_value(contract), "approximate")};
-    if (t->n_requests && q.at_us < t->request[t->n_requests - 1].at_us) REFUSE("line %zu came before the line above it", r->line);
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(ids, i);
         if (!json_is_integer(id)) REFUSE("line %zu: hash_ids[%zu] is not a whole number", r->line, i);
@@ -94,6 +93,13 @@ static enum kv_status repeat(struct reader *r, int32_t times)
     return KV_OK;
 }
 
+/* A recorded trace is in order of ends. Lines of one moment keep their order. */
+static int by_arrival(const void *a, const void *b)
+{
+    const struct kv_sim_request *x = a, *y = b;
+    return x->at_us != y->at_us ? (x->at_us > y->at_us) - (x->at_us < y->at_us) : (x->first_block > y->first_block) - (x->first_block < y->first_block);
+}
+
 enum kv_status kv_trace_read(const char *file, const struct kv_trace_options *o, struct kv_sim_trace *out, struct kv_error *err)
 {
     *out = (struct kv_sim_trace){.block_tokens = o->block_tokens};
@@ -115,5 +121,6 @@ enum kv_status kv_trace_read(const char *file, const struct kv_trace_options *o,
     free(line);
     fclose(f);
     if (s == KV_OK && !out->n_requests) s = kv_fail(err, KV_BAD_JSON, file, "%s holds no request", file);
+    if (s == KV_OK) qsort(out->request, out->n_requests, sizeof *out->request, by_arrival);
     return s == KV_OK ? repeat(&r, o->repeat) : s;
 }

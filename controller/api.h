@@ -20,6 +20,7 @@ struct kv_app {
     struct kv_notify *notify;   /* NULL: nobody is told */
     struct kv_sessions *sessions;
     struct kv_interruptions *interruptions;
+    struct kv_trace_record *trace; /* NULL: none is written */
     struct kv_http *http;
     int64_t started_us;         /* CLOCK_MONOTONIC */
     int max_inferring;          /* requests under /v1 at once, so that operators always find a connection */

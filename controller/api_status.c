@@ -60,6 +60,7 @@ static json_t *live(const struct kv_status_view *v)
                                (json_int_t)e->units_sampled, "units_dropped", (json_int_t)e->units_dropped, "rejected", (json_int_t)e->rejected);
     json_object_update(o, counts);
     json_decref(counts);
+    json_object_set_new(o, "reused_tokens", json_integer((json_int_t)e->reused_tokens));
     json_object_set_new(o, "omitted_mass_mean", kv_real_json(v->omitted_mass_mean));
     json_object_set_new(o, "omitted_mass_upper", kv_real_json(v->omitted_mass_upper));
     return o;

@@ -5,6 +5,7 @@
 #include "controller/interruptions.h"
 #include "controller/tier_key.h"
 #include "controller/policy_process.h"
+#include "controller/trace_record.h"
 #include "kernels/cuda/device.h"
 
 #include <errno.h>
@@ -156,6 +157,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = kv_notify_create(&(struct kv_notify_config){.webhook = d->config.notify_webhook, .secret_file = d->config.notify_secret, .program = d->config.notify_program}, &app->notify, err);
     if (!st) st = kv_store_open(&(struct kv_store_config){.dir = d->state, .key_file = *d->config.receipts_key ? d->config.receipts_key : NULL, .on_row = kv_api_on_row, .on_row_ctx = app}, &app->store, err);
     if (!st) st = kv_api_issue_tokens(app, err);
+    if (!st && *d->config.trace_path) st = kv_trace_record_open(d->config.trace_path, &app->trace, err);
     if (!st) st = kv_model_open(d->model, NULL, &app->model, err);
     if (!st) st = start_engine(d, err);
     if (!st) st = start_control(d, err);
@@ -194,6 +196,7 @@ static void stop(struct daemon *d)
     kv_events_free(app->events);
     kv_sessions_free(app->sessions);
     kv_interruptions_free(app->interruptions);
+    kv_trace_record_close(app->trace);
 }
 
 /* ---------------------------------------------------------------- signals */

@@ -1,5 +1,6 @@
 /* openai.c — completions and chat completions: assigned to an arm, submitted, answered whole; models and tokens. */
 #include "controller/interruptions.h"
+#include "controller/trace_record.h"
 
 #include "runtime/service/credits.h"
 
@@ -16,6 +17,7 @@ void kv_openai_free(struct kv_openai *o)
         struct kv_request_stats s;
         kv_stream_stats(o->reader, &s);
         kv_sessions_note(o->app->sessions, o->tenant, o->session, o->arm.arm, 0, (uint64_t)s.n_published, kv_realtime_us());
+        kv_trace_record_add(o->app->trace, o->came_us, o->tenant, o->ids, o->q.n_prompt, s.n_published, o->deadline_ms, o->q.contract);
         kv_stream_close(o->reader);
     }
     kv_interruptions_ended(o->app->interruptions, o);
@@ -236,7 +238,7 @@ static enum kv_status complete(struct kv_http_request *r, bool chat, struct kv_e
     if (app->draining) return kv_fail(err, KV_DRAINING, "server", "%s", kv_status_meaning(KV_DRAINING));
     struct kv_openai *o = calloc(1, sizeof *o);
     if (!o) return kv_fail(err, KV_OUT_OF_MEMORY, "request", "no memory for the request");
-    *o = (struct kv_openai){.app = app, .http = r, .chat = chat, .created_s = kv_realtime_us() / 1000000};
+    *o = (struct kv_openai){.app = app, .http = r, .chat = chat, .created_s = kv_realtime_us() / 1000000, .came_us = kv_realtime_us()};
     snprintf(o->tenant, sizeof o->tenant, "%s", r->who.tenant);
     bool taken = false, room = ++app->inferring <= app->max_inferring;
     enum kv_status st = room ? kv_openai_parse(o, err) : kv_fail(err, KV_QUEUE_FULL, "server", "%d requests are under way; retry later", app->max_inferring);

@@ -14,6 +14,7 @@ struct kv_openai {
     struct kv_request q;   /* strings belong to the request's JSON */
     int64_t deadline_ms, created_s;
     int64_t arrival_us;    /* CLOCK_REALTIME, of a continuation: the original one */
+    int64_t came_us;       /* CLOCK_REALTIME */
     struct kv_assignment arm;
     struct kv_stream *reader;
     uint64_t id;           /* the engine's; 0 before submit */

@@ -57,6 +57,11 @@ def soak(tally, build, env):
         tally.add(f"soak/{suite}", checks - bad if found else 0, max(bad, int(status != 0)), seconds, output)
 
 
+    status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "tests/integration/test_overload.py"],
+                                      {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration"), "KVASIR_OVERLOAD_S": "60"}, 600)
+    tally.add("soak/overload", int(status == 0), int(status != 0), seconds, output)
+
+
 def fuzz(tally, build, env):
     for source in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "*.c"))):
         name = os.path.splitext(os.path.basename(source))[0]
