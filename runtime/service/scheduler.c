@@ -4,6 +4,7 @@
 
 #include "runtime/execution/arriving.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- endings */
@@ -75,7 +76,8 @@ void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s)
     kv_report_publication(e, s);
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->frontier == KV_UNTAINTED ? -1 : s->frontier,
                            .tokens = s->frontier < s->cache.n_rows ? (uint64_t)(s->cache.n_rows - s->frontier) : 0};
-    kv_report_receipt(e, s, KV_RECEIPT_ROLLBACK, e->word & KV_LATCH ? KV_OK : KV_SUPERSEDED, r);
+    if (!(e->word & KV_LATCH)) snprintf(r.detail, sizeof r.detail, "its candidate was retired; the baseline goes on with it");
+    kv_report_receipt(e, s, KV_RECEIPT_ROLLBACK, KV_OK, r);
     if (s->placement->cancel) s->placement->cancel(e->placements, &s->cache);
     s->placement = e->resident;
     kv_engine_give_credits(e, s);
