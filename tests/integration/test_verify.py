@@ -1,6 +1,8 @@
 """kvasir verify and generate as programs: equal digests in every case and on every instruction set, typed refusals."""
 import json, os, subprocess, unittest
 
+from support import smollm2
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 KVASIR = os.path.join(ROOT, os.environ.get("KVASIR_BUILD", "build"), "kvasir")
 MODEL = os.path.join(ROOT, "models", "kvasir-demo-q8_0.gguf")
@@ -29,6 +31,12 @@ class Verify(unittest.TestCase):
             if tokens == "24":
                 digests |= here
         self.assertEqual(len(digests), 1)
+
+    @unittest.skipUnless(smollm2(), "SmolLM2 is not at hand")
+    def test_the_second_model_too(self):
+        done = kvasir("verify", "--model", smollm2(), "--tokens", "32", "--json")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len({c["digest"] for c in json.loads(done.stdout)["cases"]}), 1)
 
     def test_an_instruction_set_that_is_not_there_is_refused(self):
         done = kvasir("verify", "--model", MODEL, "--tokens", "24", KVASIR_ISA="avx1024")
