@@ -1,6 +1,10 @@
 # Kvasir — `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
+# Every processor, unless the caller said how many.
+ifeq (,$(findstring jobserver,$(MAKEFLAGS)))
+MAKEFLAGS += -j$(shell nproc)
+endif
 .SECONDARY:
 B ?= build
 ifeq ($(origin CC),default)
