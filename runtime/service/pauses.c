@@ -258,6 +258,13 @@ static void costs(const struct kv_engine *e, struct kv_pause_costs *c)
                                  .chunk_rows = kv_recompute_rows(e->config.prefill_chunk, e->n_live), .other_tokens = others};
 }
 
+static void count_revision(struct kv_engine *e, struct paused *p)
+{
+    pthread_mutex_lock(&e->lock);
+    p->view.revisions++;
+    pthread_mutex_unlock(&e->lock);
+}
+
 static void note_waste(struct kv_engine *e, struct paused *p, const struct kv_pause_costs *c, const struct kv_pause_waste *w)
 {
     pthread_mutex_lock(&e->lock);
@@ -288,7 +295,7 @@ static void revise(struct kv_engine *e, int64_t now_us)
     for (int32_t i = 0; i < n; i++) {
         note_waste(e, of[i], &c, &choice[i].waste);
         if (choice[i].action == of[i]->view.action) continue;
-        of[i]->view.revisions++;
+        count_revision(e, of[i]);
         apply(e, of[i], choice[i].action);
     }
 }
@@ -303,7 +310,7 @@ void kv_pauses_make_room(struct kv_engine *e)
         if (p->view.state == KV_SESSION_PAUSED_GPU && !p->into && (!most || p->reserved_bytes > most->reserved_bytes)) most = p;
     }
     if (!most) return;
-    most->view.revisions++;
+    count_revision(e, most);
     if (!start_swap(e, most)) discard(e, most);
 }
 
@@ -499,9 +506,12 @@ void kv_pauses_begin(struct kv_engine *e)
     if (!ps->n) return;
     for (int32_t i = ps->n - 1; i >= 0; i--) {
         struct paused *p = ps->list[i];
+        pthread_mutex_lock(&e->lock);
+        bool forget = p->forget;
+        pthread_mutex_unlock(&e->lock);
         bool gone = p->into && (atomic_load(&p->into->stream->cancelled) || atomic_load(&e->cancel_all));
         if (gone) kv_scheduler_finish(e, p->into, KV_FINISH_CANCELLED, KV_CANCELLED);
-        if (gone || (p->forget && !p->into)) remove_at(e, i);
+        if (gone || (forget && !p->into)) remove_at(e, i);
     }
     revise(e, kv_engine_now_us());
     move_some(e);

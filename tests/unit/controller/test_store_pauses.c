@@ -1,0 +1,178 @@
+/* test_store_pauses.c — pauses and results in the store: one result, once, whatever comes in between; a process killed after every step. */
+#include "controller/store_pauses.h"
+
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+Suite *suite_store_pauses(void);
+
+static char dir[64];
+static const int32_t suffix[] = {7, 8, 9};
+
+static void setup(void)
+{
+    strcpy(dir, "/tmp/kvasir-pauses-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+}
+
+static void teardown(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static struct kv_store *open_store(void)
+{
+    struct kv_store *s;
+    struct kv_error err = {0};
+    ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &s, &err) == KV_OK, "%s", err.message);
+    return s;
+}
+
+static enum kv_status put(struct kv_store *s, const char *session, const char *call, uint64_t *epoch)
+{
+    int32_t tokens[] = {1, 2, 3, 4};
+    struct kv_stored_pause p = {.manifest = "{}", .tokens = tokens, .n_tokens = 4, .paused_us = 5};
+    struct kv_error err;
+    strcpy(p.tenant, "acme");
+    strcpy(p.session, session);
+    strcpy(p.result.call_id, call);
+    enum kv_status st = kv_store_put_pause(s, &p, &err);
+    *epoch = p.epoch;
+    return st;
+}
+
+static struct kv_result_key key(const char *result)
+{
+    struct kv_result_key k = {.pause_epoch = 1, .call_id = "call"};
+    strcpy(k.result_id, result);
+    kv_sha256(result, strlen(result), k.digest);
+    return k;
+}
+
+static const enum kv_result_state steps[] = {KV_RESULT_RESERVED, KV_RESULT_CACHE_READY_AND_VALIDATED, KV_RESULT_RESULT_APPEND_COMMITTED, KV_RESULT_APPLIED};
+
+static enum kv_status step(struct kv_store *s, const char *result, enum kv_result_state to, enum kv_result_answer *a)
+{
+    struct kv_result_key k = key(result);
+    struct kv_error err;
+    bool commits = to == KV_RESULT_RESULT_APPEND_COMMITTED;
+    return kv_store_move_result(s, "acme", "s", &k, to, commits ? suffix : NULL, commits ? 3 : 0, a, &err);
+}
+
+/* The caller's whole way, as the HTTP handler goes it. */
+static enum kv_status apply(struct kv_store *s, const char *result)
+{
+    enum kv_result_answer a;
+    enum kv_status st = step(s, result, KV_RESULT_RESERVED, &a);
+    if (st || a == KV_RESULT_NOOP) return st;
+    if (a == KV_RESULT_GO_ON) st = step(s, result, KV_RESULT_CACHE_READY_AND_VALIDATED, &a);
+    if (!st && a == KV_RESULT_GO_ON) st = step(s, result, KV_RESULT_RESULT_APPEND_COMMITTED, &a);
+    return st ? st : step(s, result, KV_RESULT_APPLIED, &a);
+}
+
+static void expect_last(struct kv_store *s, enum kv_result_state state, int32_t n, bool resumed)
+{
+    struct kv_stored_pause p;
+    ck_assert_int_eq(kv_store_last_pause(s, "acme", "s", &p, NULL), KV_OK);
+    ck_assert_int_eq(p.result_state, state);
+    ck_assert_int_eq(p.n_result_tokens, n);
+    ck_assert_int_eq(p.resumed, resumed);
+    ck_assert_int_eq(p.n_tokens, 4);
+    if (n) ck_assert_int_eq(memcmp(p.result_tokens, suffix, sizeof suffix), 0);
+    kv_stored_pause_free(&p);
+}
+
+/* _i steps are taken, each acknowledged, and the process is killed. */
+START_TEST(a_kill_after_every_step_loses_and_doubles_nothing)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        uint64_t epoch;
+        enum kv_result_answer a;
+        struct kv_store *s = open_store();
+        bool ok = put(s, "s", "call", &epoch) == KV_OK && epoch == 1;
+        for (int i = 0; i < _i && ok; i++) ok = step(s, "r-1", steps[i], &a) == KV_OK;
+        raise(ok ? SIGKILL : SIGABRT);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    struct kv_store *s = open_store();
+    expect_last(s, _i ? steps[_i - 1] : KV_RESULT_UNSEEN, _i > 2 ? 3 : 0, false);
+    if (_i) ck_assert_int_eq(apply(s, "r-2"), KV_COMPETING_RESULT);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, NULL), _i == 4 ? KV_OK : KV_RESULT_MISSING);
+    ck_assert_int_eq(apply(s, "r-1"), KV_OK);
+    ck_assert_int_eq(apply(s, "r-1"), KV_OK);
+    expect_last(s, KV_RESULT_APPLIED, 3, _i == 4);
+    struct kv_verify_result v;
+    ck_assert_int_eq(kv_store_verify(s, &v, NULL), KV_OK);
+    ck_assert(v.verified);
+    kv_store_close(s);
+}
+END_TEST
+
+START_TEST(epochs_pair_pauses_with_resumes)
+{
+    struct kv_store *s = open_store();
+    uint64_t epoch;
+    struct kv_error err;
+    ck_assert_int_eq(put(s, "s", "", &epoch), KV_OK);
+    ck_assert_uint_eq(epoch, 1);
+    ck_assert_int_eq(put(s, "s", "", &epoch), KV_ALREADY_PAUSED);
+    ck_assert_uint_eq(epoch, 1);
+    ck_assert_int_eq(apply(s, "r-1"), KV_NOT_FOUND); /* nobody was called */
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 3, &err), KV_STALE_PAUSE_EPOCH);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_OK);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_NOT_PAUSED);
+    ck_assert_int_eq(kv_store_unresume(s, "acme", "s", 1, &err), KV_OK);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_OK);
+    ck_assert_int_eq(put(s, "s", "", &epoch), KV_OK);
+    ck_assert_uint_eq(epoch, 3);
+    ck_assert_int_eq(kv_store_resume(s, "other", "s", 3, &err), KV_NOT_PAUSED); /* another tenant's */
+    struct kv_pause_row rows[4];
+    int32_t n = 4;
+    ck_assert_int_eq(kv_store_open_pauses(s, rows, &n, &err), KV_OK);
+    ck_assert_int_eq(n, 1);
+    ck_assert_uint_eq(rows[0].epoch, 3);
+    ck_assert_int_eq(rows[0].n_tokens, 4);
+    kv_store_close(s);
+}
+END_TEST
+
+START_TEST(a_failure_before_the_commit_is_retryable_and_none_after)
+{
+    struct kv_store *s = open_store();
+    uint64_t epoch;
+    enum kv_result_answer a;
+    ck_assert_int_eq(put(s, "s", "call", &epoch), KV_OK);
+    ck_assert_int_eq(step(s, "r-1", KV_RESULT_RESULT_APPEND_COMMITTED, &a), KV_ILLEGAL_TRANSITION);
+    ck_assert_int_eq(step(s, "r-1", KV_RESULT_RESERVED, &a), KV_OK);
+    ck_assert_int_eq(step(s, "r-1", KV_RESULT_RETRYABLE, &a), KV_OK);
+    ck_assert_int_eq(apply(s, "r-2"), KV_COMPETING_RESULT); /* the reservation stays bound */
+    ck_assert_int_eq(apply(s, "r-1"), KV_OK);
+    ck_assert_int_eq(step(s, "r-1", KV_RESULT_RETRYABLE, &a), KV_OK);
+    ck_assert_int_eq(a, KV_RESULT_NOOP);
+    expect_last(s, KV_RESULT_APPLIED, 3, false);
+    kv_store_close(s);
+}
+END_TEST
+
+Suite *suite_store_pauses(void)
+{
+    Suite *s = suite_create("store_pauses");
+    TCase *t = tcase_create("store_pauses");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, a_kill_after_every_step_loses_and_doubles_nothing, 0, 5);
+    tcase_add_test(t, epochs_pair_pauses_with_resumes);
+    tcase_add_test(t, a_failure_before_the_commit_is_retryable_and_none_after);
+    suite_add_tcase(s, t);
+    return s;
+}
