@@ -468,7 +468,7 @@ void kv_http_quiesce(struct kv_http *h)
     h->listener = -1;
 }
 
-void kv_http_destroy(struct kv_http *h)
+void kv_http_stop(struct kv_http *h)
 {
     if (!h) return;
     pthread_mutex_lock(&h->lock);
@@ -478,6 +478,15 @@ void kv_http_destroy(struct kv_http *h)
     if (h->guard_runs) pthread_join(h->guard, NULL);
     if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the listener */
     else if (h->listener >= 0) close(h->listener);
+    h->guard_runs = false;
+    h->daemon = NULL;
+    h->listener = -1;
+}
+
+void kv_http_destroy(struct kv_http *h)
+{
+    if (!h) return;
+    kv_http_stop(h);
     kv_http_auth_free(h->auth);
     kv_once_free(h->once);
     pthread_cond_destroy(&h->wake);

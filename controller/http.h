@@ -60,6 +60,8 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
 /* Takes no new connections; open ones go on. */
 void kv_http_quiesce(struct kv_http *h);
 /* Ends every connection and waits for their threads. */
+/* Ends every connection and thread; who may do what (kv_http_get_auth) can still be asked until destroy. */
+void kv_http_stop(struct kv_http *h);
 void kv_http_destroy(struct kv_http *h);
 struct kv_once *kv_http_get_once(struct kv_http *h);
 struct kv_http_auth *kv_http_get_auth(struct kv_http *h);

@@ -186,8 +186,9 @@ static void stop(struct daemon *d)
         const struct timespec moment = {0, 5000000};
         for (int i = 0; i < 400 && app->inferring > 0; i++) nanosleep(&moment, NULL);
     }
-    kv_http_destroy(app->http);
+    kv_http_stop(app->http); /* no request reaches the control thread any more; it still asks who the users are */
     if (app->control) kv_control_destroy(app->control);
+    kv_http_destroy(app->http);
     if (app->engine) kv_engine_destroy(app->engine);
     if (app->store) kv_store_close(app->store);
     kv_notify_free(app->notify);
