@@ -59,10 +59,9 @@ struct kv_http_options {
 enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **out, struct kv_error *err);
 /* Takes no new connections; open ones go on. */
 void kv_http_quiesce(struct kv_http *h);
-/* Ends every connection and waits for their threads. */
-/* Ends every connection and thread; who may do what (kv_http_get_auth) can still be asked until destroy. */
+/* Ends every connection and waits for their threads; who may do what (kv_http_get_auth) can still be asked until destroy. */
 void kv_http_stop(struct kv_http *h);
-void kv_http_destroy(struct kv_http *h);
+void kv_http_destroy(struct kv_http *h); /* stops first when that was not done */
 struct kv_once *kv_http_get_once(struct kv_http *h);
 struct kv_http_auth *kv_http_get_auth(struct kv_http *h);
 const char *kv_http_address(const struct kv_http *h); /* "127.0.0.1:7070", with the port that was bound */
