@@ -111,7 +111,7 @@ def main():
     start, tally = time.monotonic(), Tally()
     if a.sanitized:
         # Leaks of libraries' one-time state are not ours; everything else stops the program.
-        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
+        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:quarantine_size_mb=16")  # a test bounds memory
         env.setdefault("LSAN_OPTIONS", "print_suppressions=0")
         env.setdefault("KVASIR_TEST_START_S", "120")
         env.setdefault("KVASIR_TEST_LIMIT_S", "2700")
