@@ -26,20 +26,29 @@ static bool idle(const struct kv_engine *e)
     return e->n_live == 0 && e->queue_n == 0 && !e->turn_event && !atomic_load(&e->stopping) && !kv_pauses_busy(e);
 }
 
+/* The engine's lock is held. us < 0: until something happens. */
+static void wait_for(struct kv_engine *e, int64_t us)
+{
+    if (us < 0) {
+        pthread_cond_wait(&e->wake, &e->lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + us % 1000000 * 1000;
+    until.tv_sec += us / 1000000 + ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    pthread_cond_timedwait(&e->wake, &e->lock, &until);
+}
+
 static void sleep_until_work(struct kv_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     e->live_seen = e->n_live;
     if (e->n_live == 0 && e->queue_n == 0) pthread_cond_broadcast(&e->wake);
-    while (idle(e) && e->pending_n == 0) pthread_cond_wait(&e->wake, &e->lock);
-    if (!e->turn_event && !atomic_load(&e->stopping)) { /* receipts wait for their sink, or every sequence for the disk: look again shortly */
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (e->pending_n || e->n_live) pthread_cond_timedwait(&e->wake, &e->lock, &until);
-    }
+    for (int64_t us; idle(e) && e->pending_n == 0 && (us = kv_pauses_wait_us(e)) != 0;) wait_for(e, us);
+    /* Receipts wait for their sink, or every sequence for the disk: look again shortly. */
+    if (!e->turn_event && !atomic_load(&e->stopping) && (e->pending_n || e->n_live)) wait_for(e, 1000);
     pthread_mutex_unlock(&e->lock);
 }
 

@@ -1,7 +1,7 @@
 /* pauses_decide.c — what becomes of the rows of paused requests: by waste, looked at again as a pause ages, and by who waits for room. */
 #include "runtime/service/pauses_internal.h"
 
-enum { REVISE_US = 20000 };
+enum { REVISE_US = 20000, LONGEST_WAIT_US = 1000000 };
 
 static uint64_t row_bytes(const struct kv_engine *e)
 {
@@ -33,6 +33,22 @@ void kv_paused_note_waste(struct kv_engine *e, struct kv_paused *p, const struct
     pthread_mutex_unlock(&e->lock);
 }
 
+static bool undecided(const struct kv_paused *p)
+{
+    return p->view.state == KV_SESSION_PAUSED_GPU && p->view.asked == KV_PAUSE_AUTO && !p->into;
+}
+
+int64_t kv_pauses_wait_us(const struct kv_engine *e)
+{
+    const struct kv_pauses *ps = e->pauses;
+    bool ages = false;
+    for (int32_t i = 0; i < ps->n && !ages; i++) ages = undecided(ps->list[i]);
+    if (!ages) return -1;
+    if (e->us_per_row <= 0) return LONGEST_WAIT_US;
+    int64_t left_us = ps->revised_us + REVISE_US - kv_engine_now_us();
+    return left_us > 0 ? left_us : 0;
+}
+
 void kv_paused_revise(struct kv_engine *e, int64_t now_us)
 {
     struct kv_pauses *ps = e->pauses;
@@ -45,11 +61,11 @@ void kv_paused_revise(struct kv_engine *e, int64_t now_us)
     kv_paused_costs(e, &c);
     for (int32_t i = 0; i < ps->n; i++) {
         struct kv_paused *p = ps->list[i];
-        if (p->view.state != KV_SESSION_PAUSED_GPU || p->view.asked != KV_PAUSE_AUTO || p->into) continue;
+        if (!undecided(p)) continue;
         of[n] = p;
-        choice[n++] = (struct kv_pause_choice){.tokens = p->view.rows, .elapsed_us = now_us - p->view.paused_us, .can_swap = kv_paused_swap_fits(ps, p)};
+        choice[n++] = (struct kv_pause_choice){.tokens = p->view.rows, .elapsed_us = now_us - p->view.paused_us, .can_swap = e->turns ? p->view.rows >= KV_BLOCK_ROWS : kv_paused_swap_fits(ps, p)};
     }
-    kv_pause_decide(&c, choice, n, ps->swap_cap - ps->swap_used);
+    kv_pause_decide(&c, choice, n, e->turns ? e->config.disk_bytes : ps->swap_cap - ps->swap_used);
     for (int32_t i = 0; i < n; i++) {
         kv_paused_note_waste(e, of[i], &c, &choice[i].waste);
         if (choice[i].action == of[i]->view.action) continue;

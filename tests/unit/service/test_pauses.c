@@ -300,6 +300,24 @@ START_TEST(rows_come_back_from_disk)
 }
 END_TEST
 
+/* Nobody else runs, and nobody asks: the engine looks at the pause again by itself. */
+START_TEST(a_pause_ages_in_an_idle_engine)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = make_engine(NULL);
+    struct kv_pause_view v;
+    prepare(r, 0);
+    pause_after(e, r, 5, KV_PAUSE_AUTO, &v);
+    ck_assert_int_eq(v.state, KV_SESSION_PAUSED_GPU);
+    while (v.state == KV_SESSION_PAUSED_GPU || v.state == KV_SESSION_SWAPPING_OUT) ck_assert_int_eq(kv_engine_paused(e, v.request, &v), KV_OK);
+    ck_assert_uint_eq(v.held_bytes, 0);
+    ck_assert_uint_ge(v.revisions, 1);
+    kv_stream_close(r->stream);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 START_TEST(what_cannot_be_paused_is_refused_by_name)
 {
     struct run *r = calloc(1, sizeof *r);
@@ -376,6 +394,7 @@ Suite *suite_pauses(void)
     tcase_add_loop_test(t, a_pause_changes_no_bit, 0, 8);
     tcase_add_test(t, rows_changed_while_out_are_computed_again);
     tcase_add_loop_test(t, rows_come_back_from_disk, 0, 2);
+    tcase_add_test(t, a_pause_ages_in_an_idle_engine);
     tcase_add_test(t, what_cannot_be_paused_is_refused_by_name);
     tcase_add_test(t, pauses_give_way_to_those_who_wait);
     suite_add_tcase(s, t);
