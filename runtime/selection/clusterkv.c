@@ -65,6 +65,8 @@ static bool allocate(struct kv_selector *s)
     return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile;
 }
 
+static void clusterkv_tune(struct kv_selector *s, const struct kv_params *p) { s->budget = (int32_t)p->value[BUDGET_ROWS]; }
+
 static enum kv_status clusterkv_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                        struct kv_selector **out, struct kv_error *err)
 {
@@ -77,7 +79,7 @@ static enum kv_status clusterkv_create(const struct kv_params *p, int32_t d_head
     s->per_cluster = (int32_t)p->value[ROWS_PER_CLUSTER];
     s->iterations = (int32_t)p->value[ITERATIONS];
     s->sink = (int32_t)p->value[SINK_ROWS];
-    s->budget = (int32_t)p->value[BUDGET_ROWS];
+    clusterkv_tune(s, p);
     s->window = (int32_t)p->value[WINDOW_ROWS];
     s->window_clusters = (int32_t)p->value[WINDOW_CLUSTERS];
     s->seed = kv_draw(seed, (uint64_t)p->value[SEED]);
@@ -248,6 +250,6 @@ static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_row
 
 const struct kv_selector_method kv_selector_clusterkv = {
     .name = "clusterkv", .params = kv_selector_clusterkv_params, .n_params = N_PARAMS, .dense_layers = 2, .per_q_head = true,
-    .create = clusterkv_create, .destroy = clusterkv_destroy, .build = clusterkv_build, .append = clusterkv_append, .seal = clusterkv_seal,
+    .create = clusterkv_create, .tune = clusterkv_tune, .destroy = clusterkv_destroy, .build = clusterkv_build, .append = clusterkv_append, .seal = clusterkv_seal,
     .drop = clusterkv_drop, .query = clusterkv_query, .covered = clusterkv_covered, .seed_rows = clusterkv_seed_rows,
 };

@@ -45,6 +45,12 @@ static void infinigen_destroy(struct kv_selector *s)
     free(s);
 }
 
+static void infinigen_tune(struct kv_selector *s, const struct kv_params *p)
+{
+    s->alpha = p->value[ALPHA];
+    s->cap_rows = (int32_t)p->value[CAP_ROWS];
+}
+
 static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                        struct kv_selector **out, struct kv_error *err)
 {
@@ -57,8 +63,7 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     size_t d = (size_t)d_head, n = (size_t)s->cap;
     s->n_part = (int32_t)(p->value[PARTIAL_RATIO] * d_head);
     if (s->n_part < 1) s->n_part = 1;
-    s->alpha = p->value[ALPHA];
-    s->cap_rows = (int32_t)p->value[CAP_ROWS];
+    infinigen_tune(s, p);
     s->equalise = p->value[EQUALISE] != 0;
     size_t part = (size_t)s->n_part;
     s->basis = calloc(d * d, sizeof *s->basis);
@@ -252,6 +257,6 @@ static enum kv_status infinigen_query(struct kv_selector *s, const struct kv_row
 
 const struct kv_selector_method kv_selector_infinigen = {
     .name = "infinigen", .params = kv_selector_infinigen_params, .n_params = N_PARAMS, .dense_layers = 2, .per_q_head = true,
-    .create = infinigen_create, .destroy = infinigen_destroy, .build = infinigen_build, .append = infinigen_append, .drop = infinigen_drop,
+    .create = infinigen_create, .tune = infinigen_tune, .destroy = infinigen_destroy, .build = infinigen_build, .append = infinigen_append, .drop = infinigen_drop,
     .query = infinigen_query, .covered = infinigen_covered,
 };

@@ -43,6 +43,8 @@ static void infllm_destroy(struct kv_selector *s)
     free(s);
 }
 
+static void infllm_tune(struct kv_selector *s, const struct kv_params *p) { s->units = (int32_t)p->value[UNITS]; }
+
 static enum kv_status infllm_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                     struct kv_selector **out, struct kv_error *err)
 {
@@ -54,7 +56,7 @@ static enum kv_status infllm_create(const struct kv_params *p, int32_t d_head, i
     s->d_head = d_head, s->group = group, s->cap = n_rows_max;
     s->unit_rows = (int32_t)p->value[UNIT_ROWS];
     s->reps = (int32_t)p->value[REPRESENTATIVES] < s->unit_rows ? (int32_t)p->value[REPRESENTATIVES] : s->unit_rows;
-    s->units = (int32_t)p->value[UNITS];
+    infllm_tune(s, p);
     s->sink = (int32_t)p->value[SINK_ROWS];
     s->local = (int32_t)p->value[LOCAL_ROWS];
     s->max_units = 2 * (n_rows_max / s->unit_rows + 1); /* twice: room for units that seal cut short */
@@ -209,6 +211,6 @@ static enum kv_status infllm_query(struct kv_selector *s, const struct kv_rows *
 
 const struct kv_selector_method kv_selector_infllm = {
     .name = "infllm", .params = kv_selector_infllm_params, .n_params = N_PARAMS, .per_q_head = false,
-    .create = infllm_create, .destroy = infllm_destroy, .build = infllm_build, .append = infllm_append, .seal = infllm_seal,
+    .create = infllm_create, .tune = infllm_tune, .destroy = infllm_destroy, .build = infllm_build, .append = infllm_append, .seal = infllm_seal,
     .drop = infllm_drop, .query = infllm_query, .covered = infllm_covered,
 };

@@ -65,6 +65,8 @@ static bool allocate(struct kv_selector *s)
     return s->plane && s->start && s->id && s->code && s->met && s->mean && s->sampled && s->row && s->centred && s->weight;
 }
 
+static void magicpig_tune(struct kv_selector *s, const struct kv_params *p) { s->min_collisions = (int32_t)p->value[MIN_COLLISIONS]; }
+
 static enum kv_status magicpig_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                       struct kv_selector **out, struct kv_error *err)
 {
@@ -77,7 +79,7 @@ static enum kv_status magicpig_create(const struct kv_params *p, int32_t d_head,
     s->d_head = d_head, s->group = group, s->cap = n_rows_max;
     s->tables = (int32_t)p->value[TABLES];
     s->bits = (int32_t)p->value[BITS];
-    s->min_collisions = (int32_t)p->value[MIN_COLLISIONS];
+    magicpig_tune(s, p);
     s->sink = (int32_t)p->value[SINK_ROWS];
     s->local = (int32_t)p->value[LOCAL_ROWS];
     s->centre = p->value[CENTRE] != 0;
@@ -284,6 +286,6 @@ static enum kv_status magicpig_estimate(struct kv_selector *s, const struct kv_r
 
 const struct kv_selector_method kv_selector_magicpig = {
     .name = "magicpig", .params = kv_selector_magicpig_params, .n_params = N_PARAMS, .dense_layers = 1, .per_q_head = true,
-    .create = magicpig_create, .destroy = magicpig_destroy, .build = magicpig_build, .append = magicpig_append, .drop = magicpig_drop,
+    .create = magicpig_create, .tune = magicpig_tune, .destroy = magicpig_destroy, .build = magicpig_build, .append = magicpig_append, .drop = magicpig_drop,
     .query = magicpig_query, .covered = magicpig_covered, .estimate = magicpig_estimate,
 };

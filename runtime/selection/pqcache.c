@@ -72,6 +72,8 @@ static bool allocate(struct kv_selector *s)
     return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count && s->tile;
 }
 
+static void pqcache_tune(struct kv_selector *s, const struct kv_params *p) { s->top = (int32_t)p->value[TOP_ROWS]; }
+
 static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                      struct kv_selector **out, struct kv_error *err)
 {
@@ -89,7 +91,7 @@ static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, 
     s->iterations = (int32_t)p->value[ITERATIONS];
     s->sink = (int32_t)p->value[SINK_ROWS];
     s->local = (int32_t)p->value[LOCAL_ROWS];
-    s->top = (int32_t)p->value[TOP_ROWS];
+    pqcache_tune(s, p);
     s->seed = (uint64_t)p->value[SEED];
     if (!allocate(s)) {
         pqcache_destroy(s);
@@ -204,6 +206,6 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
 
 const struct kv_selector_method kv_selector_pqcache = {
     .name = "pqcache", .params = kv_selector_pqcache_params, .n_params = N_PARAMS, .per_q_head = false,
-    .create = pqcache_create, .destroy = pqcache_destroy, .build = pqcache_build, .append = pqcache_append, .drop = pqcache_drop,
+    .create = pqcache_create, .tune = pqcache_tune, .destroy = pqcache_destroy, .build = pqcache_build, .append = pqcache_append, .drop = pqcache_drop,
     .query = pqcache_query, .covered = pqcache_covered,
 };

@@ -34,6 +34,8 @@ static void quest_destroy(struct kv_selector *s)
     free(s);
 }
 
+static void quest_tune(struct kv_selector *s, const struct kv_params *p) { s->budget_rows = (int32_t)p->value[1]; }
+
 static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                    struct kv_selector **out, struct kv_error *err)
 {
@@ -45,7 +47,7 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
     s->d_head = d_head;
     s->group = group;
     s->page_rows = (int32_t)p->value[0];
-    s->budget_rows = (int32_t)p->value[1];
+    quest_tune(s, p);
     s->max_pages = (int32_t)(((int64_t)n_rows_max + s->page_rows - 1) / s->page_rows);
     size_t pages = (size_t)s->max_pages, d = (size_t)d_head;
     s->lo = calloc(pages * d, sizeof *s->lo);
@@ -160,6 +162,6 @@ static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *r
 
 const struct kv_selector_method kv_selector_quest = {
     .name = "quest", .params = kv_selector_quest_params, .n_params = 2, .dense_layers = 2, .per_q_head = true,
-    .create = quest_create, .destroy = quest_destroy, .build = quest_build, .append = quest_append, .drop = quest_drop,
+    .create = quest_create, .tune = quest_tune, .destroy = quest_destroy, .build = quest_build, .append = quest_append, .drop = quest_drop,
     .query = quest_query, .covered = quest_covered,
 };

@@ -55,6 +55,8 @@ struct kv_selector_method {
      * set its trace, or NULL, before the call. STALE_INDEX when the index does not cover rows->n_rows. */
     enum kv_status (*query)(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
                             int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger);
+    /* Takes from p what no index depends on, which is the budget; the next query uses it. p is of the instance's own creation but for these. */
+    void (*tune)(struct kv_selector *s, const struct kv_params *p);
     /* Committed rows this index covers (F_c of its snapshot). */
     int32_t (*covered)(const struct kv_selector *s);
     /* Rows whose keys start the clusters of the next build, instead of drawn ones; NULL for methods without. */

@@ -43,6 +43,13 @@ static void sparq_destroy(struct kv_selector *s)
     free(s);
 }
 
+static void sparq_tune(struct kv_selector *s, const struct kv_params *p)
+{
+    s->r = p->value[R] < s->d_head ? (int32_t)p->value[R] : s->d_head;
+    s->k = (int32_t)p->value[K];
+    s->local_rows = (int32_t)p->value[LOCAL_ROWS];
+}
+
 static enum kv_status sparq_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                    struct kv_selector **out, struct kv_error *err)
 {
@@ -55,9 +62,7 @@ static enum kv_status sparq_create(const struct kv_params *p, int32_t d_head, in
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "sparq", "no memory for a selector");
     s->d_head = d_head, s->group = group, s->cap_rows = kv_mask_words(n_rows_max) * 64;
     size_t d = (size_t)d_head, n = (size_t)s->cap_rows, g = (size_t)group;
-    s->r = p->value[R] < d_head ? (int32_t)p->value[R] : d_head;
-    s->k = (int32_t)p->value[K];
-    s->local_rows = (int32_t)p->value[LOCAL_ROWS];
+    sparq_tune(s, p);
     s->mean_term = p->value[MEAN_TERM] != 0;
     size_t scratch = g * (d + 2) + kv_attend_scratch_floats(group, d_head, kv_tree_level(kv_mask_words(n_rows_max)));
     s->channel = calloc(d * n, sizeof *s->channel);
@@ -218,6 +223,6 @@ static enum kv_status sparq_estimate(struct kv_selector *s, const struct kv_rows
 
 const struct kv_selector_method kv_selector_sparq = {
     .name = "sparq", .params = kv_selector_sparq_params, .n_params = N_PARAMS, .per_q_head = false,
-    .create = sparq_create, .destroy = sparq_destroy, .build = sparq_build, .append = sparq_append, .drop = sparq_drop,
+    .create = sparq_create, .tune = sparq_tune, .destroy = sparq_destroy, .build = sparq_build, .append = sparq_append, .drop = sparq_drop,
     .query = sparq_query, .covered = sparq_covered, .estimate = sparq_estimate,
 };
