@@ -78,8 +78,15 @@ void kv_control_assign(struct kv_control *c, const struct kv_cohort_key *k, stru
 void kv_control_started(struct kv_control *c, uint64_t request, enum kv_arm arm);
 /* The active admission policy's answer; a fault is receipted and answered by the baseline. */
 void kv_control_admission(struct kv_control *c, const struct kv_admission_request *r, const struct kv_admission_credits *k, struct kv_admission_answer *out);
-/* Scores of one held-out prompt under both arms, in [0, 1]. */
-void kv_control_quality(struct kv_control *c, uint64_t rollout, double baseline, double candidate);
+
+/* --- held-out prompts (quality.h). True while the live rollout's gate quality_drop is open: what to compute under. */
+struct kv_quality_task {
+    uint64_t rollout, epoch;    /* for struct kv_request; the epoch changes with every step */
+    enum kv_contract contract;
+};
+bool kv_control_quality_wanted(struct kv_control *c, struct kv_quality_task *out);
+/* Scores of one held-out prompt under both arms, in [0, 1]; forgotten when that step is over. */
+void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, double baseline, double candidate);
 
 /* --- verbs. actor: "operator:NAME". version: the one the caller saw (0: not checked); VERSION_CONFLICT otherwise. */
 struct kv_rollout_request {

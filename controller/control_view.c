@@ -30,7 +30,21 @@ void kv_control_started(struct kv_control *c, uint64_t request, enum kv_arm arm)
     pthread_mutex_unlock(&c->state);
 }
 
-void kv_control_quality(struct kv_control *c, uint64_t rollout, double baseline, double candidate)
+bool kv_control_quality_wanted(struct kv_control *c, struct kv_quality_task *out)
+{
+    bool latched = c->port.word(c->port.ctx).latched, open = false;
+    pthread_mutex_lock(&c->state);
+    const struct entry *e = c->live;
+    if (e && !latched && e->r.stage != KV_STAGE_OFF && c->installed.candidate == e->r.id) {
+        *out = (struct kv_quality_task){e->r.id, c->installed.epoch, e->r.manifest.contract};
+        for (int32_t i = 0; i < e->n_gates; i++)
+            if (!strcmp(e->gates[i].metric, "quality_drop") && (e->gates[i].verdict == KV_NO_DATA || e->gates[i].verdict == KV_INCONCLUSIVE)) open = true;
+    }
+    pthread_mutex_unlock(&c->state);
+    return open;
+}
+
+void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, double baseline, double candidate)
 {
     kv_control_begin(c);
     pthread_mutex_lock(&c->state);

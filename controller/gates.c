@@ -131,6 +131,7 @@ static void clear_gate(struct kv_gates *g, struct gate *q)
     const struct kv_metric *m = &metrics[q->metric];
     double low = q->metric == M_quality_drop ? -1 : 0, high = q->metric == M_exposed_stall_us ? 8 * q->spec.threshold : 1;
     if (m->logic == KV_LOGIC_MEAN) kv_confidence_init(&q->mean, low, high, q->spec.threshold);
+    q->mean.fixed = q->metric == M_quality_drop;
     if (m->logic == KV_LOGIC_RATIO) kv_switchback_init(&q->ratio, g->seed, q->spec.threshold);
 }
 

@@ -5,6 +5,7 @@
 #include "controller/interruptions.h"
 #include "controller/tier_key.h"
 #include "controller/policy_process.h"
+#include "controller/quality.h"
 #include "controller/trace_record.h"
 #include "kernels/cuda/device.h"
 
@@ -109,6 +110,13 @@ static enum kv_status start_control(struct daemon *d, struct kv_error *err)
     return st;
 }
 
+static enum kv_status start_quality(struct daemon *d, struct kv_error *err)
+{
+    const struct kv_config *c = &d->config;
+    if (c->quality_share <= 0) return KV_OK;
+    return kv_quality_create(&(struct kv_quality_config){d->app.control, d->app.engine, d->app.model, c->quality_prompts, (int32_t)c->context_length, c->quality_share}, &d->app.quality, err);
+}
+
 enum { RETAIN_EVERY = 20 }; /* half seconds: 2000 receipts a second can be sealed */
 
 static void retain(struct kv_app *app)
@@ -176,6 +184,7 @@ static void stop(struct daemon *d)
     struct kv_app *app = &d->app;
     app->draining = true;
     d->stopping = true;
+    if (!st) st = start_quality(d, err);
     if (d->demo) kv_demo_stop(d->demo);
     if (d->status_runs) pthread_join(d->status_thread, NULL);
     if (app->http) kv_http_quiesce(app->http);
@@ -194,6 +203,7 @@ static void stop(struct daemon *d)
     kv_notify_free(app->notify);
     if (app->model) kv_model_close(app->model);
     kv_events_log_to(NULL);
+    kv_quality_destroy(app->quality);
     kv_events_free(app->events);
     kv_sessions_free(app->sessions);
     kv_interruptions_free(app->interruptions);

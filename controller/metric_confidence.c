@@ -36,7 +36,7 @@ void kv_confidence_add(struct kv_confidence *c, double value)
     }
     double m = c->threshold;
     if (m < 1) c->below += log1p(-bet(lambda, 1 - m) * (x - m));
-    if (m > 0) c->above = fmax(c->above, 0) + log1p(bet(lambda, m) * (x - m));
+    if (m > 0) c->above = (c->fixed ? c->above : fmax(c->above, 0)) + log1p(bet(lambda, m) * (x - m));
     c->n++;
     c->sum += x;
     double mean = (0.5 + c->sum) / (double)(c->n + 1);
@@ -69,5 +69,5 @@ bool kv_confidence_under(const struct kv_confidence *c)
 
 bool kv_confidence_alarm(const struct kv_confidence *c)
 {
-    return c->n && c->above >= log(1 / KV_CONFIDENCE_ALARM_ALPHA);
+    return c->n && c->above >= log(1 / (c->fixed ? KV_CONFIDENCE_FIXED_ALPHA : KV_CONFIDENCE_ALARM_ALPHA));
 }

@@ -8,6 +8,7 @@
  * Under mean ≥ m, P(ever K⁻ ≥ 1/α) ≤ α (Ville); alike for K⁺. The interval at 1 − α keeps each m with both under 2/α.
  * The alarm that the mean lies above the threshold restarts its capital at 1 whenever it falls below, so that a late change is seen as
  * fast as an early one (an e-detector: J. Shin, A. Ramdas, A. Rinaldo, 2024); its average run length to a false alarm is at least 1/α_alarm.
+ * Where no late change can come — the same prompts, the same candidate — the alarm does not restart, and P(ever false) ≤ α_alarm.
  * What it assumes: each measurement's mean given the past is the mean in question. Units of one sequence are not fully so. */
 #ifndef KV_METRIC_CONFIDENCE_H
 #define KV_METRIC_CONFIDENCE_H
@@ -18,10 +19,12 @@
 #define KV_CONFIDENCE_GRID 96
 #define KV_CONFIDENCE_ALPHA 0.05        /* of PASS and of the interval */
 #define KV_CONFIDENCE_ALARM_ALPHA 1e-6  /* of FAIL */
+#define KV_CONFIDENCE_FIXED_ALPHA 1e-2  /* of FAIL where nothing can change */
 
 struct kv_confidence {
     double lowest, highest;             /* of a measurement; outside counts as the border */
     double threshold;                   /* scaled to [0, 1] */
+    bool fixed;                         /* nothing can change; set after init */
     uint64_t n;
     double sum, sum_squares;            /* of scaled measurements and of their deviations */
     double below, above;                /* ln capital: mean under, mean over the threshold (restarting) */

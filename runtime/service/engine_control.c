@@ -31,7 +31,7 @@ static enum kv_status check_request(const struct kv_engine *e, const struct kv_r
 /* The candidate a request is served by, or 0 for the baseline. */
 static uint64_t assigned(const struct kv_engine *e, const struct kv_request *r, const struct kv_assignment *a)
 {
-    bool fits = r->candidate && r->candidate == a->candidate.id && !a->shadow && kv_publication_word(&e->publication) == r->epoch &&
+    bool fits = r->candidate && r->candidate == a->candidate.id && (!a->shadow || r->probe) && kv_publication_word(&e->publication) == r->epoch &&
                 a->epoch == r->epoch;
     return fits && !(a->candidate.pipeline->exactness == KV_APPROXIMATE && r->contract == KV_EXACT) ? r->candidate : 0;
 }

@@ -168,7 +168,7 @@ static void settle(struct kv_engine *e, struct kv_step_item *it, enum kv_finish 
                                .value = (double)(kv_engine_now_us() - s->recompute_began_us)};
         kv_report_receipt(e, s, KV_RECEIPT_RECOMPUTE, KV_OK, r);
     }
-    if (committed && it->sample && it->n == 1 && it->position >= s->n_prompt)
+    if (committed && !s->probe && it->sample && it->n == 1 && it->position >= s->n_prompt)
         kv_report_sample(e, &(struct kv_sample){
             .kind = KV_SAMPLE_TOKEN, .request = s->id, .candidate = s->candidate, .layer = -1, .kv_head = -1, .position = it->position,
             .token_us = (double)atomic_load(&it->own_ns) / 1e3 / kv_workers_count(e->workers) + it->shared_us});
@@ -185,7 +185,8 @@ static void measure(struct kv_engine *e, double step_us, double stall_us)
     for (int32_t i = 0; i < e->n_items; i++) {
         rows += e->items[i].n;
         if (e->items[i].n > 1) prefill += e->items[i].n;
-        candidate |= ((struct kv_sequence *)e->items[i].owner)->candidate != 0;
+        const struct kv_sequence *s = e->items[i].owner;
+        candidate |= s->candidate != 0 && !s->probe;
     }
     if (prefill >= 16) {
         double per_row = step_us / rows;

@@ -33,9 +33,10 @@ void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->n_tokens, .tokens = (uint64_t)published,
                            .value = (double)(now_us - s->submitted_us)};
     kv_report_receipt(e, s, KV_RECEIPT_REQUEST, status, r);
-    kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_REQUEST, .request = s->id, .candidate = s->candidate, .layer = -1,
-                                            .kv_head = -1, .status = status, .tokens = published, .ttft_us = ttft_us,
-                                            .tpot_us = published > 1 ? (double)(now_us - s->first_us) / (published - 1) : 0});
+    if (!s->probe)
+        kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_REQUEST, .request = s->id, .candidate = s->candidate, .layer = -1,
+                                                .kv_head = -1, .status = status, .tokens = published, .ttft_us = ttft_us,
+                                                .tpot_us = published > 1 ? (double)(now_us - s->first_us) / (published - 1) : 0});
     struct kv_request_stats st = {.finish = finish, .status = status, .id = s->id, .candidate = s->candidate,
                                   .published = s->approximate ? KV_APPROXIMATE : KV_EXACT, .n_prompt = s->n_prompt,
                                   .n_published = published, .n_recomputed = s->n_recomputed, .n_reused = s->n_reused,
@@ -98,9 +99,9 @@ void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s)
 }
 
 /* A sequence keeps its candidate while that one is installed to serve and the word is not latched. */
-static bool may_serve(const struct kv_engine *e, uint64_t candidate)
+static bool may_serve(const struct kv_engine *e, const struct kv_sequence *s)
 {
-    return candidate && !(e->word & KV_LATCH) && e->now.candidate.id == candidate && !e->now.shadow;
+    return s->candidate && !(e->word & KV_LATCH) && e->now.candidate.id == s->candidate && (!e->now.shadow || s->probe);
 }
 
 /* ---------------------------------------------------------------- admission */
@@ -116,7 +117,7 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
     s->reserved_bytes = bytes_of(e, s);
     e->reserved_bytes += s->reserved_bytes;
     e->stats.prompt_tokens += (uint64_t)s->n_prompt;
-    bool serve = may_serve(e, s->candidate);
+    bool serve = may_serve(e, s);
     if (serve && e->now.placement->admit && e->now.placement->admit(e->placements, s->n_prompt + s->max_tokens) != KV_OK) serve = false;
     if (serve && !kv_engine_take_credits(e, s, e->now.placement)) serve = false;
     if (!serve) {
@@ -187,7 +188,7 @@ void kv_scheduler_begin(struct kv_engine *e)
         if (why != KV_OK) {
             end_early(e, s, why);
             e->live[i] = NULL;
-        } else if (s->candidate && !may_serve(e, s->candidate)) {
+        } else if (s->candidate && !may_serve(e, s)) {
             kv_scheduler_to_baseline(e, s);
         }
     }

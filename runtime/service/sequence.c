@@ -34,6 +34,7 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     s->n_spoken = r->n_spoken;
     s->resume = r->resume;
     s->pause_at_stop = r->pause_at_stop;
+    s->probe = r->probe;
     s->n_logprobs = r->n_logprobs;
     s->n_force = r->n_force;
     s->sampling = r->sampling;

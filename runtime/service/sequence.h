@@ -60,7 +60,7 @@ struct kv_sequence {
     struct kv_credit_ticket credit;
     int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;
-    bool ignore_eos, observe_prompt;
+    bool ignore_eos, observe_prompt, probe;
     enum kv_contract contract;
     char tenant[64], klass[64], session[64];
     int64_t deadline_us, submitted_us, admitted_us, first_us;

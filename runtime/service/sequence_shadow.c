@@ -108,7 +108,7 @@ static void collect(struct kv_engine *e, struct kv_step_item *it, int32_t layer)
 {
     struct kv_sequence *s = it->owner;
     bool served = s->candidate != 0;
-    if (it->n != 1 || it->position < s->n_prompt || s->recomputing || (!served && !(e->now.shadow && e->now.candidate.id))) return;
+    if (s->probe || it->n != 1 || it->position < s->n_prompt || s->recomputing || (!served && !(e->now.shadow && e->now.candidate.id))) return;
     if (served && s->selection && !it->selects) return;
     const struct kv_selector_method *m = e->now.method;
     if (m && layer < m->dense_layers) return;
