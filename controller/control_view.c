@@ -48,7 +48,7 @@ void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, d
 {
     kv_control_begin(c);
     pthread_mutex_lock(&c->state);
-    bool live = c->live && c->live->r.id == rollout;
+    bool live = c->live && c->live->r.id == t->rollout && c->installed.epoch == t->epoch;
     pthread_mutex_unlock(&c->state);
     if (live && c->gates) kv_gates_quality(c->gates, baseline, candidate);
     kv_control_end(c);
