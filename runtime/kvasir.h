@@ -165,6 +165,7 @@ struct kv_receipt_sink {
 
 struct kv_engine;
 struct kv_disk_io; /* runtime/residency/disk.h */
+struct kv_faults;  /* runtime/residency/faults.h */
 
 struct kv_engine_config {
     int32_t n_threads;              /* kernel workers, decode thread included; 0: all cores */
@@ -190,6 +191,7 @@ struct kv_engine_config {
     double shadow_fraction;         /* share of (layer, K/V head, step) units shadowed; default 0.02 */
     int32_t shadow_queue;           /* bounded; drops are counted */
     struct kv_receipt_sink sink;
+    struct kv_faults *faults;       /* outlives the engine; NULL: none can be injected, and disk_io is as given */
 };
 void kv_engine_config_default(struct kv_engine_config *c);
 

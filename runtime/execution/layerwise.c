@@ -4,8 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { N_SLOTS = 2, MAX_JOBS = 8, UNITS_PER_LAYER = 64 };
+enum { N_SLOTS = 2, MAX_JOBS = 8, UNITS_PER_LAYER = 64, DELAY_MS = 20 /* of the injected fault */ };
 
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_IN_USE };
 
@@ -207,6 +208,29 @@ static void measure_acquire(struct kv_layerwise *w, struct slot *s, double ask_u
     if (u->start_us < u->ready_us) w->broken = true;
 }
 
+/* A completion that comes when its slot is no longer what it was: it must be refused, and the slot is given up. */
+static enum kv_status complete_late(struct kv_layerwise *w, struct slot *s, enum kv_status why)
+{
+    struct kv_completion late = s->state == SLOT_READY ? s->fetched : (struct kv_completion){.id = s->id, .status = KV_OK, .bytes = (uint64_t)s->n_sealed * w->slab_bytes};
+    uint64_t counted = w->receipt_bytes;
+    undo(w, s);
+    if (why == KV_RECYCLED_DESTINATION) s->id.owner = ++w->next_transfer, s->state = SLOT_FILLING; /* somebody else's by now */
+    enum kv_status refused = kv_layerwise_complete(w, &late);
+    w->receipt_bytes = counted; /* these bytes were moved once */
+    s->state = SLOT_FREE;
+    w->failures++;
+    return refused == KV_RECYCLED_DESTINATION ? why : KV_INTERNAL;
+}
+
+static enum kv_status inject(struct kv_layerwise *w, struct slot *s, const struct kv_cache *c)
+{
+    if (c->n_sealed == 0) return KV_OK; /* nothing is on its way */
+    if (kv_fault_strikes(&c->faults, KV_FAULT_delayed_completion)) nanosleep(&(struct timespec){.tv_nsec = DELAY_MS * 1000000}, NULL);
+    if (kv_fault_strikes(&c->faults, KV_FAULT_completion_after_cancel)) return complete_late(w, s, KV_TRANSFER_CANCELLED);
+    if (kv_fault_strikes(&c->faults, KV_FAULT_block_reuse_before_callback)) return complete_late(w, s, KV_RECYCLED_DESTINATION);
+    return KV_OK;
+}
+
 static enum kv_status layerwise_acquire(struct kv_placement_ctx *ctx, struct kv_cache *c, int32_t layer)
 {
     struct kv_layerwise *w = ctx->layerwise;
@@ -221,6 +245,10 @@ static enum kv_status layerwise_acquire(struct kv_placement_ctx *ctx, struct kv_
     if (!s) {
         if (!(s = claim_slot(w))) return KV_CONFLICT; /* two pairs are in use: the caller did not release */
         enum kv_status r = fill(w, s, c, layer);
+        if (r != KV_OK) return r;
+    }
+    if (c->faults.mask) {
+        enum kv_status r = inject(w, s, c);
         if (r != KV_OK) return r;
     }
     while (s->state == SLOT_FILLING) {

@@ -6,7 +6,7 @@
 #define KV_CACHE_H
 
 #include "kernels/kernels.h"
-#include "runtime/status.h"
+#include "runtime/residency/faults.h"
 
 #include <stdatomic.h>
 
@@ -22,6 +22,7 @@ struct kv_cache {
     const uint8_t **read;   /* [max_blocks] for the acquired layer */
     _Atomic uint32_t *arrived; /* layers [0, *arrived) of blocks that another thread fills are in place; NULL: all are */
     double arrival_wait_us;    /* spent waiting for them */
+    struct kv_fault_marks faults; /* injected ones that its sequence meets */
 };
 #define KV_ARRIVAL_FAILED UINT32_MAX /* of *arrived: some block will not come; whatever was computed from it is void */
 

@@ -95,12 +95,27 @@ enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chai
     struct kv_chunk_identity id = kv_chain_chunk(chain, layer, block);
     uint8_t *slab = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)block];
     enum kv_status s = KV_NOT_FOUND;
+/* What may go wrong between a lookup that hit and its read. */
+static void inject(struct kv_directory *d, const struct kv_chain *chain, struct kv_chunk_identity *asked, struct kv_lease *lease)
+{
+    if (!chain->faults || !chain->faults->mask) return;
+    if (kv_fault_strikes(chain->faults, KV_FAULT_omitted_position)) asked->position_count--;
+    if (kv_fault_strikes(chain->faults, KV_FAULT_corrupted_generation)) lease->block.allocation.n ^= UINT64_C(1) << 40;
+    if (kv_fault_strikes(chain->faults, KV_FAULT_lease_loss)) {
+        struct kv_lease lost = *lease;
+        (void)kv_directory_release(d, &lost);
+        (void)kv_directory_forget(d, asked, lease->tier);
+    }
+}
+
     for (int tier; (tier = kv_directory_nearest(d, &id)) >= 0;) {
         struct kv_lease lease;
         *from = (enum kv_tier_id)tier;
         if (kv_directory_lookup(d, &id, *from, &lease) != KV_ANSWER_READY) return KV_NOT_FOUND;
         struct kv_tier *t = kv_directory_tier(d, *from);
-        s = lease.bytes == c->slab_bytes ? t->read(t->ctx, lease.block, &id, slab, c->slab_bytes) : KV_SHORT_COPY;
+        struct kv_chunk_identity asked = id;
+        inject(d, chain, &asked, &lease);
+        s = lease.bytes == c->slab_bytes ? t->read(t->ctx, lease.block, &asked, slab, c->slab_bytes) : KV_SHORT_COPY;
         (void)kv_directory_release(d, &lease);
         if (s == KV_OK || kv_directory_forget(d, &id, *from) != KV_OK) return s;
     }

@@ -13,6 +13,7 @@ struct kv_chain { /* the whole blocks of a token sequence, by the digests that n
     struct kv_chunk_identity base;
     int32_t n_layers, n_kv_heads, n_blocks;
     struct kv_prefix_digest *prefix; /* [n_blocks] up to the last token of each */
+    const struct kv_fault_marks *faults; /* injected ones that reads of it meet; NULL: none */
 };
 /* OUT_OF_MEMORY leaves a chain that may be freed. */
 enum kv_status kv_chain_create(const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, int32_t n_layers, int32_t n_kv_heads, struct kv_chain *out);

@@ -35,6 +35,7 @@ void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s)
 {
     int32_t limit = kv_engine_prefix_limit(s), before = s->prefix_blocks;
     if (!e->config.prefix_reuse || s->observe_prompt || s->recomputing) return;
+    if (kv_fault_sites(s->cache.faults.mask) & 1u << KV_FAULT_DISK_READ) return; /* what memory holds would hide the fault */
     (void)next_key(e, s); /* also inside a block: others wait for it by this key */
     while (s->cache.n_rows == s->prefix_blocks * KV_BLOCK_ROWS && next_key(e, s) && s->cache.n_rows + KV_BLOCK_ROWS <= limit) {
         uint8_t *const *slabs = kv_prefix_find(e->prefix, &s->next_key);

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#define CLOCK_JUMP_US (INT64_C(3600) * 1000000) /* of the injected fault */
+
 int64_t kv_engine_now_us(void)
 {
     return kv_now_ns() / 1000;
@@ -71,6 +73,7 @@ void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_recei
         r.published = s->approximate ? KV_APPROXIMATE : KV_EXACT;
         memcpy(r.tenant, s->tenant, sizeof r.tenant);
         memcpy(r.session, s->session, sizeof r.session);
+        if (kv_fault_strikes(&s->cache.faults, KV_FAULT_clock_jump)) r.at_us -= CLOCK_JUMP_US;
     }
     /* In order: nothing passes a receipt that waits. The engine runs nothing while kv_report_full, so that the room suffices; only one that is
      * being destroyed with a dead sink gets past it. */

@@ -1,6 +1,7 @@
 /* engine_step.c — one iteration on the decode thread: run, gate, sample, publish, report. */
 #include "runtime/service/engine.h"
 
+#include <signal.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- sample: worker threads, step-local */
@@ -148,6 +149,7 @@ static void settle(struct kv_engine *e, struct kv_step_item *it, enum kv_finish 
     uint32_t verdict = atomic_load(&s->verdict);
     report_gate(e, it);
     if (committed) kv_engine_offer_prefix(e, s), kv_engine_turn_runs(e, s);
+    if (s->cache.faults.mask && s->n_tokens > s->n_prompt && kv_fault_strikes(&s->cache.faults, KV_FAULT_kill)) raise(SIGKILL);
     if (it->placement_status != KV_OK) kv_report_failure(e, s, it->placement_status, "a placement failed; rows were read where they are authoritative");
     if (verdict & KV_STEP_REJECT) {
         kv_report_failure(e, s, KV_NO_LEGAL_PATH, "the gate left no legal path");

@@ -85,6 +85,7 @@ void kv_scheduler_to_baseline(struct kv_engine *e, struct kv_sequence *s)
     kv_selection_destroy(s->selection);
     s->selection = NULL;
     s->candidate = 0;
+    s->cache.faults = kv_faults_match(e->config.faults, s->tenant, s->session, 0);
     if (s->frontier < s->cache.n_rows) {
         s->recompute_to = s->cache.n_rows;
         s->n_recomputed += s->cache.n_rows - s->frontier;
@@ -111,6 +112,14 @@ static uint64_t bytes_of(const struct kv_engine *e, const struct kv_sequence *s)
     return (uint64_t)s->cache.max_blocks * (uint64_t)e->weights->n_layers * s->cache.slab_bytes;
 }
 
+/* A fault in transfers strikes only what is transferred: an exact placement, whose bits are the baseline's. */
+static void stage_for_faults(struct kv_engine *e, struct kv_sequence *s)
+{
+    const struct kv_placement *p = kv_placement_find("layerwise");
+    if (!(kv_fault_sites(s->cache.faults.mask) & 1u << KV_FAULT_TRANSFER)) return;
+    if (p->admit(e->placements, s->n_prompt + s->max_tokens) == KV_OK && kv_engine_take_credits(e, s, p)) s->placement = p;
+}
+
 static void admit(struct kv_engine *e, struct kv_sequence *s)
 {
     s->admitted_us = kv_engine_now_us();
@@ -126,6 +135,9 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
         s->candidate = 0;
     }
     s->placement = serve ? e->now.placement : e->resident;
+    s->cache.faults = kv_faults_match(e->config.faults, s->tenant, s->session, s->candidate);
+    if (s->selection) s->selection->faults = &s->cache.faults;
+    if (s->cache.faults.mask && !serve) stage_for_faults(e, s);
     if (serve) {
         s->counted = true;
         atomic_fetch_add(&e->candidate_live, 1);

@@ -204,6 +204,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     }
     enum kv_status status = widen ? KV_OK : catch_up(s, unit, a, n_visible);
     if (status != KV_OK) return status;
+    if (kv_fault_strikes(s->faults, KV_FAULT_index_before_row)) rows.n_rows--; /* the query must refuse an index that is ahead of them */
     int64_t began = kv_now_ns();
     struct kv_ledger *ledger = &s->ledger[kv_head];
     ledger->trace = NULL;

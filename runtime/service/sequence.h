@@ -24,6 +24,7 @@
 /* A selector's instances for one sequence, and what its queries answered in this step. */
 struct kv_selection {
     const struct kv_selector_method *method;
+    const struct kv_fault_marks *faults; /* injected ones that serving meets; NULL: none */
     struct kv_params params;
     int32_t n_layers, n_kv_heads, group, d_head, max_blocks, max_rows;
     struct kv_selector **selector; /* [n_layers][n_kv_heads]; NULL where dense, or not yet made (shadow) */

@@ -69,6 +69,7 @@ void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int3
         double mass;
         int64_t omitted;
         enum kv_status status = kv_selection_query(s->selection, layer, kv_head, a, a->visible[0], widened, &mass, &omitted);
+        if (status == KV_OK && kv_fault_strikes(&s->cache.faults, KV_FAULT_forced_candidate_cap)) status = KV_BUDGET_EXCEEDED;
         if (status != KV_OK) atomic_store(&s->gate_status, (int32_t)status);
         switch (decide(e, s, status, mass, widened)) {
         case KV_ACCEPT_APPROXIMATE:

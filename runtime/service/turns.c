@@ -47,7 +47,7 @@ static void look(struct kv_turns *t, struct kv_turn *j)
     int32_t held = kv_chain_held(t->directory, &j->chain);
     double rows = (held - j->first) * KV_BLOCK_ROWS, bytes = (double)(held - j->first) * j->chain.n_layers * (double)t->config.slab_bytes;
     j->end = held > j->first ? held : j->first;
-    if (j->end > j->first && j->us_per_row > 0 && bytes * t->us_per_byte > rows * j->us_per_row) {
+    if (j->end > j->first && j->us_per_row > 0 && !j->faults.mask && bytes * t->us_per_byte > rows * j->us_per_row) {
         j->dearer = true;
         j->end = j->first;
         t->us_per_byte *= 0.95; /* one slow read must not rule out reading for ever */
@@ -78,6 +78,8 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
 {
     double began = kv_now_us();
     enum kv_tier_id from;
+    kv_faults_at_disk(&j->faults);
+    j->chain.faults = &j->faults;
     for (int32_t l = 0; l < j->chain.n_layers && j->end > j->first && !atomic_load(&j->cancelled); l++) {
         for (int32_t b = j->first; b < j->end && !atomic_load(&j->cancelled); b++) {
             enum kv_status s = kv_chain_read(t->directory, &j->chain, l, b, j->cache, &from);
@@ -92,6 +94,7 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
         kv_futex_wake(&j->ready);
         if (l + 1 < j->chain.n_layers) t->config.event(t->config.event_ctx);
     }
+    kv_faults_at_disk(NULL);
     if (atomic_load(&j->ready) < (uint32_t)j->chain.n_layers) j->end = j->first; /* cancelled: nobody will use them */
     j->took_us = kv_now_us() - began;
     if (j->bytes) {
@@ -129,7 +132,9 @@ static bool save_block(struct kv_turns *t, struct kv_turn *j)
 {
     if (j->first < j->end) {
         double recompute_us = j->us_per_row * KV_BLOCK_ROWS / j->chain.n_layers;
+        kv_faults_at_disk(&j->faults);
         j->status = kv_chain_save(t->directory, &j->chain, j->first, &j->own, (struct kv_cache_generation){1}, KV_TIER_DISK, recompute_us);
+        kv_faults_at_disk(NULL);
         if (j->status == KV_OK) j->first++;
         else j->end = j->first;
     }
@@ -350,7 +355,8 @@ static void hand_over(struct kv_turns *t, struct turn_list *to, struct kv_turn *
     pthread_mutex_unlock(&t->lock);
 }
 
-struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row)
+struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
+                              struct kv_fault_marks faults)
 {
     struct kv_turn *j = make_turn(t, tenant, session, tokens, n_tokens, us_per_row);
     if (!j) return NULL;
@@ -368,6 +374,7 @@ void kv_turns_read(struct kv_turns *t, struct kv_turn *j, struct kv_cache *cache
 }
 
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)
+    j->faults = faults;
 {
     atomic_store(&j->cancelled, true);
     pthread_mutex_lock(&t->lock);
@@ -397,3 +404,4 @@ struct kv_turn *kv_turns_saved(struct kv_turns *t)
     pthread_mutex_unlock(&t->lock);
     return j;
 }
+    j->faults = cache->faults;
