@@ -31,7 +31,9 @@ static KV_HANDLER(kv_api_status)
 
 static KV_HANDLER(kv_api_pipelines)
 {
-    return kv_http_reply_json(r, 200, kv_api_pipelines_json(), err);
+    json_t *o = kv_api_pipelines_json();
+    json_object_set_new(o, "tournament", kv_api_tournament_json(r->app));
+    return kv_http_reply_json(r, 200, o, err);
 }
 
 static KV_HANDLER(kv_api_tiers)
@@ -102,7 +104,7 @@ void kv_api_on_row(void *arg, const struct kv_receipt_row *row)
 void kv_api_log(void *arg, const struct kv_http_request *r)
 {
     struct kv_app *app = arg;
-    bool writes = !strcmp(r->method, "POST") && !strncmp(r->path, "/api/", 5);
+    bool writes = (!strcmp(r->method, "POST") || !strcmp(r->method, "DELETE")) && !strncmp(r->path, "/api/", 5);
     kv_events_log(KV_LOG_DEBUG, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
     if (!writes || !app->ready) return;
     struct kv_receipt audit;
@@ -134,6 +136,9 @@ const struct kv_http_route kv_api_routes[] = {
     {"GET", "/api/v1/metrics/history", VIEW, 0, kv_api_history, "one point a second"},
     {"GET", "/api/v1/openapi.json", VIEW, 0, kv_api_openapi, "this description"},
     {"GET", "/api/v1/pipelines", VIEW, 0, kv_api_pipelines, "the published pipelines and their parameters"},
+    {"GET", "/api/v1/tournament", VIEW, 0, kv_api_tournament, "pipelines ranked by bytes read at equal measured mass"},
+    {"POST", "/api/v1/tournament", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_tournament_start, "start a tournament on sampled queries of baseline traffic"},
+    {"DELETE", "/api/v1/tournament", OPERATE, KV_ROUTE_ONCE, kv_api_tournament_stop, "stop it; what it found stays"},
     {"GET", "/api/v1/tiers", VIEW, 0, kv_api_tiers, "tiers and per-layer times"},
     {"GET", "/api/v1/sessions", VIEW, 0, kv_api_sessions, "sessions seen lately, and what of their history is kept"},
     {"GET", "/api/v1/sessions/{id}", VIEW, 0, kv_api_session, "one session, and how much of it is still there; ?tenant= where two tenants have one of that name"},

@@ -45,6 +45,7 @@ void kv_api_post_status(struct kv_app *app); /* twice a second */
 json_t *kv_api_status_json(struct kv_app *app);
 json_t *kv_api_tiers_json(struct kv_app *app);
 json_t *kv_api_pipelines_json(void);
+json_t *kv_api_tournament_json(struct kv_app *app); /* null: there was none */
 json_t *kv_api_rollout_json(const struct kv_rollout_view *v);
 json_t *kv_api_transition_json(const struct kv_transition *t);
 json_t *kv_api_receipt_json(const struct kv_receipt_row *row);
@@ -79,6 +80,9 @@ KV_HANDLER(kv_api_policy_check);
 KV_HANDLER(kv_api_policy_versions);
 KV_HANDLER(kv_api_policy_version);
 KV_HANDLER(kv_api_policy_verb);
+KV_HANDLER(kv_api_tournament);
+KV_HANDLER(kv_api_tournament_start);
+KV_HANDLER(kv_api_tournament_stop);
 KV_HANDLER(kv_api_tokens);
 KV_HANDLER(kv_api_token_create);
 KV_HANDLER(kv_api_token_revoke);

@@ -289,7 +289,7 @@ static enum MHD_Result preflight(struct kv_http *h, struct kv_http_request *r)
     if (!resp) return MHD_NO;
     if (origin && kv_http_auth_origin_allowed(h->auth, origin)) {
         MHD_add_response_header(resp, "Access-Control-Allow-Origin", origin);
-        MHD_add_response_header(resp, "Access-Control-Allow-Methods", "GET, POST");
+        MHD_add_response_header(resp, "Access-Control-Allow-Methods", "GET, POST, DELETE");
         MHD_add_response_header(resp, "Access-Control-Allow-Headers", "Authorization, Content-Type, If-Match, Idempotency-Key, Last-Event-ID");
         MHD_add_response_header(resp, "Vary", "Origin");
     }

@@ -393,6 +393,39 @@ struct kv_layer_timing { /* of the last layerwise step: measured, and predicted 
 };
 int32_t kv_engine_layer_timings(const struct kv_engine *e, struct kv_layer_timing *out, int32_t cap);
 
+/* --- tournament: several selecting pipelines on the same sampled queries of baseline traffic, ranked by bytes read at equal measured mass. Nothing of it is served;
+ * units are copied and measured by a thread of the lowest priority, so that what it cannot follow is dropped and counted. Any thread. runtime/evaluate/contest.h. */
+#define KV_TOURNAMENT_MAX 7
+enum kv_tournament_verdict { KV_TOURNAMENT_NO_DATA, KV_TOURNAMENT_SHORT, KV_TOURNAMENT_TIE, KV_TOURNAMENT_RANKED }; /* SHORT: never holds the mass */
+const char *kv_tournament_verdict_name(enum kv_tournament_verdict v);
+struct kv_tournament_config {
+    const struct kv_pipeline *pipeline[KV_TOURNAMENT_MAX];
+    struct kv_params params[KV_TOURNAMENT_MAX]; /* but for the budget, which is what is looked for */
+    int32_t n;
+    double mass;      /* reference: retained share of the softmax, 0.5 to 0.999 */
+    double fraction;  /* of (layer, K/V head, step) units that are taken, up to 0.05 */
+    uint64_t units;   /* after which it is done */
+};
+struct kv_tournament_entry { /* numbers are NAN where there are none yet */
+    const struct kv_pipeline *pipeline;
+    struct kv_params params; /* with the budget that holds the mass on average, */
+    const char *budget;      /* which is this parameter */
+    enum kv_tournament_verdict verdict;
+    int32_t rank;            /* 0: none; entries that nobody can tell apart have none */
+    double mass, mass_low, mass_high, bytes, bytes_low, bytes_high, share, rows; /* of a unit: ranked and read; share: of what dense attention reads */
+};
+struct kv_tournament_view {
+    bool running;
+    double mass, fraction, dense_bytes;
+    uint64_t units, limit, dropped;
+    int32_t n;
+    struct kv_tournament_entry entry[KV_TOURNAMENT_MAX];
+};
+/* Starts one in place of the last. CONFLICT while one runs. */
+enum kv_status kv_engine_tournament_start(struct kv_engine *e, const struct kv_tournament_config *c, struct kv_error *err);
+enum kv_status kv_engine_tournament_stop(struct kv_engine *e); /* what it found stays; NOT_FOUND when there was none */
+bool kv_engine_tournament(struct kv_engine *e, struct kv_tournament_view *out); /* false: there was none since the start */
+
 /* --- sessions: completed turns whose sealed exact K/V blocks are kept for the next one. Any thread. */
 #define KV_SESSION_STATES(X)                                                                                           \
     X(RUNNING) X(QUIESCING) X(SAVING) X(PAUSED_HOST) X(RESTORING) X(RESUME_READY) X(PREFILL_NEW_TURN) X(PAUSED_GPU)    \

@@ -1,6 +1,7 @@
 /* budget.c — see budget.h. */
 #include "runtime/evaluate/budget.h"
 
+#include <math.h>
 #include <string.h>
 
 struct share { /* a parameter in the budget's terms: clamp(rows × num / den + add, least, most) */
@@ -48,6 +49,29 @@ enum kv_status kv_budget_set(const struct kv_pipeline *p, int32_t rows, struct k
         if (status != KV_OK) return status;
     }
     return KV_OK;
+}
+
+static const struct knob { /* from the least to the most, at even ratios; to 0: rows_max */
+    const char *method, *param;
+    double from, to;
+} knobs[] = {
+    {"quest", "budget_rows", 16, 0},  {"sparq", "k", 16, 0},     {"infinigen", "alpha", 0.25, 64},       {"pqcache", "top_rows", 8, 0},
+    {"infllm", "units", 1, 0},        {"clusterkv", "budget_rows", 16, 0}, {"magicpig", "min_collisions", 32, 1},
+};
+
+const char *kv_budget_rung(const struct kv_pipeline *p, int32_t rung, int32_t n_rungs, int32_t rows_max, struct kv_params *params)
+{
+    const struct knob *k = knobs, *end = knobs + sizeof knobs / sizeof *knobs;
+    while (k < end && (!p->selector || strcmp(p->selector, k->method))) k++;
+    if (k == end) return NULL;
+    double to = k->to > 0 ? k->to : rows_max;
+    if (!strcmp(k->param, "units")) to = (int32_t)(rows_max / kv_params_get(p, params, "unit_rows")) + 1;
+    double v = k->from * pow(to / k->from, (double)rung / (n_rungs - 1));
+    if (!strcmp(k->param, "min_collisions") && v > kv_params_get(p, params, "tables")) v = kv_params_get(p, params, "tables");
+    kv_params_set(p, params, k->param, strcmp(k->param, "alpha") ? round(v) : v, NULL);
+    if (!strcmp(p->selector, "sparq")) kv_params_set(p, params, "local_rows", floor(round(v) / 4), NULL);
+    if (!strcmp(p->selector, "infinigen")) kv_params_set(p, params, "cap_rows", rows_max, NULL);
+    return k->param;
 }
 
 static const struct kv_ablation ablations[] = {

@@ -12,6 +12,10 @@ enum { KV_BUDGET_LEAST = 64 };
 /* Changes those of *params that set how many rows are attended. BAD_ARGUMENT under KV_BUDGET_LEAST rows. */
 enum kv_status kv_budget_set(const struct kv_pipeline *p, int32_t rows, struct kv_params *params, struct kv_error *err);
 
+/* The budget of a method as one number that grows with what it reads, for rung 0 (least) to n_rungs - 1 (most; rows_max, or all that a threshold lets in): changes
+ * those of *params that no index depends on. Returns the name of the parameter that counts, NULL for a pipeline without a selector. */
+const char *kv_budget_rung(const struct kv_pipeline *p, int32_t rung, int32_t n_rungs, int32_t rows_max, struct kv_params *params);
+
 struct kv_ablation { /* one parameter of a method and the values its sweep takes */
     const char *method, *param;
     int32_t n;

@@ -51,3 +51,11 @@ struct kv_interval kv_interval_mean(const double *value, int32_t n)
     double half = student(n - 1) * sqrt(squares / (n - 1) / n);
     return (struct kv_interval){m, m - half, m + half};
 }
+
+struct kv_interval kv_interval_sequence(double mean, double sum_squares, uint64_t n, double alpha)
+{
+    if (n < 2) return (struct kv_interval){mean, -INFINITY, INFINITY};
+    double narrowest = 256, l = -2 * log(alpha), rho2 = (l + log(l) + 1) / narrowest, t = (double)n * rho2 + 1;
+    double half = sqrt(sum_squares / (double)(n - 1) * 2 * t / ((double)n * (double)n * rho2) * log(sqrt(t) / alpha));
+    return (struct kv_interval){mean, mean - half, mean + half};
+}

@@ -14,6 +14,10 @@ struct kv_interval {
 struct kv_interval kv_interval_share(const double *score, int32_t n); /* scores in [0, 1] */
 /* Mean of candidate − baseline over the same n tasks. */
 struct kv_interval kv_interval_paired_share(const double *candidate, const double *baseline, int32_t n);
+/* Holds for the mean at every n at once, so that it may be looked at any time: the asymptotic confidence sequence of I. Waudby-Smith, D. Arbour,
+ * R. Sinha, E. Kennedy, A. Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences" (Ann. Statist. 52, 2024, theorem 2.2), narrowest near
+ * n = 256. sum_squares: of deviations from the mean. Infinite under 2 values. */
+struct kv_interval kv_interval_sequence(double mean, double sum_squares, uint64_t n, double alpha);
 struct kv_interval kv_interval_mean(const double *value, int32_t n);
 
 #endif

@@ -104,6 +104,8 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     uint64_t kept = c->prefix_reuse ? c->host_bytes / kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head) / (uint64_t)w->n_layers : 0;
     s = kv_prefix_create(w->n_layers, kept > MAX_KEPT_BLOCKS ? MAX_KEPT_BLOCKS : (int32_t)kept, &e->prefix);
     if (s != KV_OK) return kv_fail(err, s, "prefix_reuse", "no memory for the index of prefixes");
+    s = kv_tournament_create(&e->shape, e->context_length, &e->tournament, err);
+    if (s != KV_OK) return s;
     s = kv_engine_turns_create(e, err);
     if (s != KV_OK) return s;
     size_t n = (size_t)kv_workers_count(e->workers), live = (size_t)c->max_sequences;
@@ -207,6 +209,7 @@ void kv_engine_destroy(struct kv_engine *e)
         pthread_join(e->thread, NULL);
     }
     kv_engine_turns_destroy(e);
+    kv_tournament_destroy(e->tournament);
     kv_transformer_destroy(e->transformer);
     kv_placement_ctx_destroy(e->placements);
     kv_pauses_destroy(e->pauses, e);

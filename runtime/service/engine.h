@@ -12,6 +12,7 @@
 #include "runtime/service/prefix.h"
 #include "runtime/service/publication.h"
 #include "runtime/service/sequence.h"
+#include "runtime/service/tournament.h"
 #include "runtime/service/turns.h"
 
 #include <pthread.h>
@@ -108,6 +109,8 @@ struct kv_engine {
     double **shadow_scratch;         /* [workers][shadow_doubles] */
     size_t shadow_doubles;
     float **shadow_output;           /* [workers][group × d_head] */
+
+    struct kv_tournament *tournament;
 
     /* Facts out. */
     struct kv_sample *ring;          /* [KV_SAMPLE_RING], one writer and one reader */

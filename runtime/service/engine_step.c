@@ -58,6 +58,7 @@ static void attended(void *ctx, struct kv_step_item *const *items, int32_t n_ite
         if (s->selection) kv_selection_keep_queries(s->selection, layer, s->n_prompt, items[i]->position, items[i]->n, queries + first);
     }
     kv_sequence_shadow(e, items, n_items, layer);
+    kv_tournament_offer(e, items, n_items, layer);
 }
 
 /* ---------------------------------------------------------------- publish */
