@@ -1,6 +1,7 @@
 /* demo.c — traffic from the trace, and an operator's script over the same API: three candidates, probes before and after. */
 #include "controller/demo.h"
 
+#include "controller/demo_interruption.h"
 #include "controller/demo_prompt.h"
 #include "controller/demo_traffic.h"
 
@@ -43,7 +44,7 @@ struct kv_demo {
     _Atomic bool stop;
     int64_t started_us;
     /* what the JSON line says */
-    json_t *rollouts;
+    json_t *rollouts, *interruption;
     uint64_t requests, failed;
     json_int_t mismatches;
     bool digest_equal, verified, as_promised;
@@ -257,12 +258,18 @@ static void take_totals(struct kv_demo *d)
     kv_demo_traffic_counts(d->traffic, &d->requests, &d->failed);
 }
 
+static void say_line(void *ctx, const char *line)
+{
+    say(ctx, "%s", line);
+}
+
 static void *script_main(void *arg)
 {
     struct kv_demo *d = arg;
     uint8_t before[32], after[32];
     bool ok = probe(d, before);
     if (!ok) say(d, "the probe prompts could not be answered");
+    ok = kv_demo_interruption(kv_model_info(d->app->model)->file, say_line, d, &d->stop, &d->interruption) && ok;
     const char *const tokens[KV_DEMO_TENANTS] = {tenant_token[0], tenant_token[1], tenant_token[2]};
     d->traffic = kv_demo_traffic_start(d->base, tokens, kv_model_info(d->app->model)->name, d->insecure);
     ok = ok && d->traffic;
@@ -337,7 +344,7 @@ int kv_demo_finish(struct kv_demo *d)
 {
     int status = !d->exit_after || d->as_promised ? EXIT_SUCCESS : EXIT_FAILURE;
     if (d->exit_after) {
-        json_t *line = json_pack("{s:O, s:I, s:I, s:I, s:b, s:b, s:b}", "rollouts", d->rollouts, "requests", (json_int_t)d->requests, "failed_requests", (json_int_t)d->failed,
+        json_t *line = json_pack("{s:O, s:O?, s:I, s:I, s:I, s:b, s:b, s:b}", "rollouts", d->rollouts, "interruption", d->interruption, "requests", (json_int_t)d->requests, "failed_requests", (json_int_t)d->failed,
                                  "exact_mismatches", d->mismatches, "baseline_digest_equal", (int)d->digest_equal, "receipts_verified", (int)d->verified, "as_promised",
                                  (int)d->as_promised);
         char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
@@ -349,6 +356,7 @@ int kv_demo_finish(struct kv_demo *d)
     kv_demo_client_free(d->client);
     kv_demo_traffic_free(d->traffic);
     json_decref(d->rollouts);
+    json_decref(d->interruption);
     free(d);
     curl_global_cleanup();
     return status;

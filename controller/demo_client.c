@@ -45,7 +45,7 @@ struct kv_demo_client *kv_demo_client_create(const char *base_url, const char *t
         return NULL;
     }
     snprintf(c->base, sizeof c->base, "%s", base_url);
-    snprintf(c->authorization, sizeof c->authorization, "Authorization: Bearer %s", token);
+    if (*token) snprintf(c->authorization, sizeof c->authorization, "Authorization: Bearer %s", token);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, take);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
     curl_easy_setopt(c->curl, CURLOPT_XFERINFOFUNCTION, progress);
@@ -78,8 +78,8 @@ static void perform(struct kv_demo_client *c, const char *method, const char *pa
 {
     char url[600], match[64];
     char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
-    struct curl_slist *headers = curl_slist_append(NULL, c->authorization);
-    headers = curl_slist_append(headers, "Content-Type: application/json");
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    if (*c->authorization) headers = curl_slist_append(headers, c->authorization);
     headers = curl_slist_append(headers, "Expect:");
     snprintf(match, sizeof match, "If-Match: \"%llu\"", (unsigned long long)version);
     if (version) headers = curl_slist_append(headers, match);

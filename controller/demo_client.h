@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct kv_demo_client;
+/* token "": none. */
 struct kv_demo_client *kv_demo_client_create(const char *base_url, const char *token, bool insecure);
 void kv_demo_client_free(struct kv_demo_client *c);
 /* Calls method on path with body (may be NULL) and If-Match (0: none). *status is the HTTP status, 0 when there was no answer. *answer (may be

@@ -25,6 +25,13 @@ class Demo(unittest.TestCase):
         self.assertIn(failed["from"], ("SHADOW", "CANARY"))
         self.assertIn("omitted_mass", failed["actor"] + failed["detail"])
         self.assertTrue(all(r["receipts"] > 0 for r in last["rollouts"]))
+        session = last["interruption"]
+        self.assertEqual((session["killed"], session["state"], session["action"], session["result_state"], session["bit_exact"]), (True, "PAUSED_HOST", "swap", "APPLIED", True))
+        self.assertGreater(session["swapped_bytes"], 0)
+        self.assertGreaterEqual(session["restored_tokens"], 64)
+        self.assertGreater(session["tokens"], 0)
+        self.assertTrue(any("SIGKILL" in line for line in lines))
+        self.assertTrue(any("the same as without a kill" in line for line in lines))
         self.assertGreater(last["requests"], 100)
         self.assertEqual((last["failed_requests"], last["exact_mismatches"], last["baseline_digest_equal"], last["receipts_verified"]), (0, 0, True, True))
 
