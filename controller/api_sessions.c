@@ -18,6 +18,25 @@ static void add_kept(json_t *to, const struct kv_session_info *i)
     json_decref(o);
 }
 
+static bool same(const struct kv_session_view *seen, const struct kv_session_info *kept)
+{
+    return !strcmp(kept->session, seen->session) && !strcmp(kept->tenant, seen->tenant);
+}
+
+/* Sessions of earlier runs: kept, and without a request so far. */
+static void add_unseen(json_t *list, const char *session, const struct kv_session_view *seen, int32_t n_seen, const struct kv_session_info *kept, int32_t n_kept)
+{
+    for (int32_t k = 0; k < n_kept; k++) {
+        int32_t i = 0;
+        while (i < n_seen && !same(&seen[i], &kept[k])) i++;
+        if (i < n_seen || (session && strcmp(session, kept[k].session))) continue;
+        json_t *o = json_pack("{s:s, s:s, s:n, s:i, s:i, s:o}", "session", kept[k].session, "tenant", kept[k].tenant, "arm", "requests", 0, "tokens", 0, "last_at",
+                              kv_time_json(kept[k].used_us));
+        add_kept(o, &kept[k]);
+        json_array_append_new(list, o);
+    }
+}
+
 /* One row a (tenant, session): what was seen of its requests, and what the engine keeps of it. */
 static json_t *rows_of(struct kv_app *app, const char *session)
 {
@@ -30,9 +49,10 @@ static json_t *rows_of(struct kv_app *app, const char *session)
         json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "session", seen[i].session, "tenant", seen[i].tenant, "arm", kv_arm_name(seen[i].arm), "requests",
                               (json_int_t)seen[i].requests, "tokens", (json_int_t)seen[i].tokens, "last_at", kv_time_json(seen[i].last_us));
         for (int32_t k = 0; k < n_kept; k++)
-            if (!strcmp(kept[k].session, seen[i].session) && !strcmp(kept[k].tenant, seen[i].tenant)) add_kept(o, &kept[k]);
+            if (same(&seen[i], &kept[k])) add_kept(o, &kept[k]);
         json_array_append_new(list, o);
     }
+    if (list) add_unseen(list, session, seen, n_seen, kept, n_kept);
     free(seen);
     free(kept);
     return list;

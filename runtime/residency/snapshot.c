@@ -52,7 +52,7 @@ void kv_chain_touch(struct kv_directory *d, const struct kv_chain *c)
         }
 }
 
-/* Lets go of every layer of the block the policy gives up: one layer less makes the others useless. A chain never makes room for its own end. */
+/* Lets go of every layer of the block the policy gives up: one layer less makes the others useless. */
 static enum kv_status shed(struct kv_directory *d, const struct kv_chain *chain, enum kv_tier_id tier)
 {
     struct kv_chunk_identity id;
@@ -62,6 +62,12 @@ static enum kv_status shed(struct kv_directory *d, const struct kv_chain *chain,
     int32_t gone = 0;
     for (id.layer = 0; id.layer < chain->n_layers; id.layer++) gone += kv_directory_forget(d, &id, tier) == KV_OK;
     return gone ? KV_OK : KV_CAPACITY;
+}
+
+enum kv_status kv_chain_make_room(struct kv_directory *d, const struct kv_chain *chain, enum kv_tier_id tier)
+{
+    enum kv_status s = kv_evict_now(d, tier);
+    return s == KV_LAST_REPLICA ? shed(d, chain, tier) : s;
 }
 
 enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t block, const struct kv_cache *c, struct kv_cache_generation generation,
@@ -78,8 +84,7 @@ enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chai
     }
     if (s == KV_OK && n)
         while ((s = kv_directory_publish_group(d, n, id, generation, tier, payload, c->slab_bytes, recompute_us)) == KV_CAPACITY) {
-            enum kv_status room = kv_evict_now(d, tier);
-            if (room == KV_LAST_REPLICA) room = shed(d, chain, tier);
+            enum kv_status room = kv_chain_make_room(d, chain, tier);
             if (room != KV_OK) {
                 s = room;
                 break;
@@ -90,11 +95,6 @@ enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chai
     return s;
 }
 
-enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t block, struct kv_cache *c, enum kv_tier_id *from)
-{
-    struct kv_chunk_identity id = kv_chain_chunk(chain, layer, block);
-    uint8_t *slab = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)block];
-    enum kv_status s = KV_NOT_FOUND;
 /* What may go wrong between a lookup that hit and its read. */
 static void inject(struct kv_directory *d, const struct kv_chain *chain, struct kv_chunk_identity *asked, struct kv_lease *lease)
 {
@@ -108,6 +108,11 @@ static void inject(struct kv_directory *d, const struct kv_chain *chain, struct 
     }
 }
 
+enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t block, struct kv_cache *c, enum kv_tier_id *from)
+{
+    struct kv_chunk_identity id = kv_chain_chunk(chain, layer, block);
+    uint8_t *slab = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)block];
+    enum kv_status s = KV_NOT_FOUND;
     for (int tier; (tier = kv_directory_nearest(d, &id)) >= 0;) {
         struct kv_lease lease;
         *from = (enum kv_tier_id)tier;

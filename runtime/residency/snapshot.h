@@ -27,6 +27,8 @@ int32_t kv_chain_held(const struct kv_directory *d, const struct kv_chain *c);
  * the block is not there (CAPACITY, NO_SPACE, IO_ERROR, …). */
 enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t block, const struct kv_cache *c, struct kv_cache_generation generation,
                              enum kv_tier_id tier, double recompute_us);
+/* Makes room in a tier: one victim of the policy leaves it, or moves to a slower tier, or goes with all layers of its block. A chain never makes room for its own end. */
+enum kv_status kv_chain_make_room(struct kv_directory *d, const struct kv_chain *chain, enum kv_tier_id tier);
 /* Reads one slab into the cache, verified, from the nearest tier that has it whole; a replica that cannot be read is let go of. *from: that tier. */
 enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t block, struct kv_cache *c, enum kv_tier_id *from);
 /* As used now, the last block first: when room is short a chain goes from its end. */

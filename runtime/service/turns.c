@@ -1,5 +1,5 @@
 /* turns.c — the thread that reads and saves, and how the decode thread talks to it. */
-#include "runtime/service/turns_state.h"
+#include "runtime/service/turns_records.h"
 
 #include "runtime/execution/futex.h"
 #include "runtime/residency/mover.h"
@@ -156,6 +156,17 @@ static void finish_save(struct kv_turns *t, struct kv_turn *j)
     s->info.reason = j->status;
     s->info.tokens = j->chain.n_blocks * KV_BLOCK_ROWS;
     kv_turns_keep_chain(t, s, &j->chain, j->end);
+    pthread_mutex_unlock(&t->lock);
+    /* Whoever sees the session saved finds it after a restart too. */
+    kv_turns_records_sweep(t);
+    enum kv_status recorded = kv_turns_record_write(t, s);
+    pthread_mutex_lock(&t->lock);
+    if (recorded != KV_OK) {
+        s->info.reason = recorded;
+        s->info.failures++;
+        t->stats.failures++;
+        t->tier.failures++;
+    }
     (void)kv_lifecycle_move(&s->info.state, j->end > 0 ? KV_SESSION_PAUSED_HOST : KV_SESSION_TOKEN_ONLY);
     pthread_mutex_unlock(&t->lock);
 }
@@ -242,6 +253,7 @@ static void *run(void *arg)
 static void found(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes)
 {
     struct kv_turns *t = ctx;
+    if (kv_turns_record_found(t, id, b, bytes)) return;
     if (kv_directory_adopt(t->directory, id, KV_TIER_DISK, b, bytes) == KV_OK) return;
     if (t->n_unwanted == t->cap_unwanted) {
         size_t cap = t->cap_unwanted ? t->cap_unwanted * 2 : 64;
@@ -267,6 +279,7 @@ static enum kv_status open_tier(struct kv_turns *t, struct kv_error *err)
     for (size_t i = 0; s == KV_OK && i < t->n_unwanted; i++) t->disk.release(t->disk.ctx, t->unwanted[i]);
     free(t->unwanted);
     t->unwanted = NULL;
+    if (s == KV_OK) kv_turns_records_load(t);
     t->tier = (struct kv_tier_stats){.name = "disk", .capacity_bytes = c->capacity_bytes};
     if (s == KV_OK) publish_stats(t);
     return s;
@@ -361,6 +374,7 @@ struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char
     struct kv_turn *j = make_turn(t, tenant, session, tokens, n_tokens, us_per_row);
     if (!j) return NULL;
     j->first = first;
+    j->faults = faults;
     hand_over(t, &t->reads, j, KV_TURN_LOOKING);
     return j;
 }
@@ -374,7 +388,6 @@ void kv_turns_read(struct kv_turns *t, struct kv_turn *j, struct kv_cache *cache
 }
 
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)
-    j->faults = faults;
 {
     atomic_store(&j->cancelled, true);
     pthread_mutex_lock(&t->lock);
@@ -391,6 +404,7 @@ bool kv_turns_save(struct kv_turns *t, const char *tenant, const char *session, 
     if (!j) return false;
     j->end = blocks;
     j->own = *cache;
+    j->faults = cache->faults;
     memset(cache, 0, sizeof *cache);
     hand_over(t, &t->saves, j, KV_TURN_READING);
     return true;
@@ -404,4 +418,3 @@ struct kv_turn *kv_turns_saved(struct kv_turns *t)
     pthread_mutex_unlock(&t->lock);
     return j;
 }
-    j->faults = cache->faults;

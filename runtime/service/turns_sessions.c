@@ -1,5 +1,5 @@
 /* turns_sessions.c — the table of sessions: states, and what operators ask and order. */
-#include "runtime/service/turns_state.h"
+#include "runtime/service/turns_records.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +46,7 @@ struct session *kv_turns_make(struct kv_turns *t, const char *tenant, const char
     if (!s) {
         s = oldest;
         kv_turns_unpin(t, s);
+        kv_turns_record_release(t, s);
         kv_chain_free(&s->chain);
         t->stats.sessions--;
     }
@@ -68,7 +69,7 @@ void kv_turns_unpin(struct kv_turns *t, struct session *s)
     s->info.pinned = false;
 }
 
-static enum kv_status pin(struct kv_turns *t, struct session *s)
+enum kv_status kv_turns_pin(struct kv_turns *t, struct session *s)
 {
     size_t n = (size_t)s->chain.n_blocks * (size_t)t->config.n_layers;
     kv_turns_unpin(t, s);
@@ -94,7 +95,7 @@ void kv_turns_keep_chain(struct kv_turns *t, struct session *s, struct kv_chain 
     *chain = (struct kv_chain){0};
     s->info.blocks = s->info.held_blocks = blocks;
     s->info.bytes = (uint64_t)blocks * (uint64_t)t->config.n_layers * t->config.slab_bytes;
-    if (pinned) (void)pin(t, s); /* without memory the pin is lost, and shown as such */
+    if (pinned) (void)kv_turns_pin(t, s); /* without memory the pin is lost, and shown as such */
 }
 
 /* ---------------------------------------------------------------- commands: turns thread, without the lock */
@@ -122,19 +123,47 @@ static enum kv_status drop(struct kv_turns *t, struct session *s)
     return KV_OK;
 }
 
+static enum kv_status apply_pin(struct kv_turns *t, struct session *s, bool pinned)
+{
+    enum kv_status r = KV_OK;
+    pthread_mutex_lock(&t->lock);
+    if (pinned) r = kv_turns_pin(t, s);
+    else kv_turns_unpin(t, s);
+    pthread_mutex_unlock(&t->lock);
+    return r;
+}
+
+/* OK: it will still be so after a restart; else it is as before. */
+static enum kv_status set_pin(struct kv_turns *t, struct session *s, bool pinned)
+{
+    bool before = s->info.pinned;
+    enum kv_status r = apply_pin(t, s, pinned);
+    if (r == KV_OK && before != pinned) r = kv_turns_record_write(t, s);
+    if (r != KV_OK) (void)apply_pin(t, s, before);
+    return r;
+}
+
+static void show(struct kv_turns *t, struct command *c, struct session *s)
+{
+    pthread_mutex_lock(&t->lock);
+    if (c->what == KV_SESSION_SHOW) s->info.held_blocks = kv_chain_held(t->directory, &s->chain);
+    if (c->info) *c->info = s->info;
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* The chains and leases are this thread's alone; what others read of a session changes under the lock. */
 enum kv_status kv_turns_run(struct kv_turns *t, struct command *c)
 {
     pthread_mutex_lock(&t->lock);
     struct session *s = kv_turns_find(t, c->tenant, c->session);
-    enum kv_status r = s ? KV_OK : KV_NOT_FOUND;
-    if (s && c->what == KV_SESSION_PIN) r = pin(t, s);
-    if (s && c->what == KV_SESSION_UNPIN) kv_turns_unpin(t, s);
-    if (s && c->what == KV_SESSION_SHOW) s->info.held_blocks = kv_chain_held(t->directory, &s->chain);
-    if (s && c->info) *c->info = s->info;
     pthread_mutex_unlock(&t->lock);
-    if (!s || c->what != KV_SESSION_DROP) return r;
+    enum kv_status r = KV_OK;
+    if (!s) return KV_NOT_FOUND;
+    if (c->what == KV_SESSION_PIN || c->what == KV_SESSION_UNPIN) r = set_pin(t, s, c->what == KV_SESSION_PIN);
+    show(t, c, s);
+    if (c->what != KV_SESSION_DROP) return r;
     r = drop(t, s);
+    if (r == KV_OK) r = kv_turns_record_erase(t, s);
     pthread_mutex_lock(&t->lock);
     s->info.blocks = s->info.held_blocks = s->chain.n_blocks;
     s->info.bytes = (uint64_t)s->chain.n_blocks * (uint64_t)t->config.n_layers * t->config.slab_bytes;

@@ -12,6 +12,7 @@ struct session {
     struct kv_chain chain;       /* of the blocks that were saved or found */
     struct kv_lease *lease;      /* [chain.n_blocks × n_layers] while pinned */
     int32_t n_leases;
+    struct kv_block record;      /* on disk; allocation 0: none (runtime/service/turns_records.h) */
     int64_t used;                /* order of use */
 };
 
@@ -38,6 +39,8 @@ struct kv_turns {
     double us_per_byte; /* of reads, moving average */
     struct kv_block *unwanted; /* extents of earlier runs that the directory had no room for; while opening */
     size_t n_unwanted, cap_unwanted;
+    struct found_record *records; /* of sessions; while opening */
+    size_t n_records;
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t work, answered; /* answered: a command or a turn is done */
@@ -56,6 +59,7 @@ struct session *kv_turns_make(struct kv_turns *t, const char *tenant, const char
 /* Turns thread, under the lock: the session's blocks are these now. Takes over the chain's memory when it keeps it. */
 void kv_turns_keep_chain(struct kv_turns *t, struct session *s, struct kv_chain *chain, int32_t blocks);
 enum kv_status kv_turns_run(struct kv_turns *t, struct command *c); /* turns thread, without the lock */
+enum kv_status kv_turns_pin(struct kv_turns *t, struct session *s); /* leases on every chunk that is there */
 void kv_turns_unpin(struct kv_turns *t, struct session *s);
 
 #endif

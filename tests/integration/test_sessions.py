@@ -171,6 +171,32 @@ class Sessions(unittest.TestCase):
             _, _, body = b.request("GET", "/metrics")
             self.assertIn(b'kvasir_tier_used_bytes{tier="disk"', body)
 
+    def test_names_and_pins_survive_kill_9(self):
+        a = self.daemon()
+        chat(a, first_turn(), "n1")
+        chat(a, first_turn(STORY.replace("lamps", "bells")), "n2")
+        before = saved(a, "n1")
+        saved(a, "n2")
+        self.assertEqual(a.post("/api/v1/sessions/n1/pin")[0], 200)
+        kill(a)
+        with self.daemon() as b:
+            tool = lambda *words: subprocess.run([KVASIR, "--url", b.url, *words], capture_output=True, text=True, timeout=30, env=environment())
+            listed = tool("sessions", "list")
+            self.assertEqual(listed.returncode, 0, listed.stderr)
+            for session in ("n1", "n2"):
+                self.assertIn(session, listed.stdout)
+            row = self.restored(b, "n1")
+            for field in ("tenant", "saved_tokens", "saved_blocks", "held_blocks", "saved_bytes", "saves"):
+                self.assertEqual(row[field], before[field], field)
+            self.assertTrue(row["pinned"])
+            self.assertFalse(self.restored(b, "n2")["pinned"])
+            self.assertIn("CONFLICT", tool("sessions", "drop", "n1").stderr)
+            self.assertEqual(tool("sessions", "drop", "n2").returncode, 0)
+            kill(b)
+        with self.daemon() as c:
+            self.assertTrue(self.restored(c, "n1")["pinned"])
+            self.assertEqual(c.get("/api/v1/sessions/n2")[0], 404)
+
     def test_killed_while_saving(self):
         """However much of the turn reached the disk: the next one has the same tokens."""
         for _ in range(4):

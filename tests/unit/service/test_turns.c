@@ -337,6 +337,86 @@ START_TEST(pinned_sessions_stay_and_dropped_ones_go)
 }
 END_TEST
 
+static void say(struct kv_engine *e, uint32_t text, const char *tenant, const char *session)
+{
+    struct run *r = calloc(1, sizeof *r);
+    run_init(r, text, 400, 2);
+    r->request.tenant = tenant;
+    r->request.session = session;
+    r->request.observe_prompt = false;
+    run_all(e, r);
+    free(r);
+}
+
+/* Names, counts and pins are there again, pins hold, and what was dropped stays away. */
+START_TEST(sessions_are_known_after_a_restart)
+{
+    struct kv_session_info info[4], before;
+    struct kv_error err;
+    struct kv_engine *e = engine_with(8 << 20, NULL);
+    say(e, 100, "alpha", "kept");
+    say(e, 101, "beta", "other");
+    await_saved(e, "kept");
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_PIN, "alpha", "kept", &before, NULL), KV_OK);
+    kv_engine_destroy(e);
+    for (int round = 0; round < 2; round++) {
+        e = engine_with(8 << 20, NULL);
+        ck_assert_int_eq(kv_engine_sessions(e, info, 4), 2);
+        const struct kv_session_info *kept = !strcmp(info[0].session, "kept") ? &info[0] : &info[1];
+        ck_assert_str_eq(kept->tenant, "alpha");
+        ck_assert(kept->pinned);
+        ck_assert_int_eq(kept->state, KV_SESSION_PAUSED_HOST);
+        ck_assert_int_eq(kept->tokens, before.tokens);
+        ck_assert_int_eq(kept->blocks, 6);
+        ck_assert_int_eq(kept->held_blocks, 6);
+        ck_assert_uint_eq(kept->saves, 1);
+        ck_assert_int_eq(kept->used_us, before.used_us);
+        ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "kept", NULL, &err), KV_CONFLICT);
+        kv_engine_destroy(e);
+    }
+    e = engine_with(8 << 20, NULL);
+    for (uint32_t i = 0; i < 16; i++) say(e, 200 + i, "gamma", "noise"); /* more than fits beside the pinned one */
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "kept", &info[0], NULL), KV_OK);
+    ck_assert_int_eq(info[0].held_blocks, 6);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_UNPIN, "alpha", "kept", NULL, NULL), KV_OK);
+    kv_engine_destroy(e);
+    e = engine_with(8 << 20, NULL);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "beta", "other", NULL, &err), KV_NOT_FOUND); /* its blocks had to go */
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "kept", &info[0], NULL), KV_OK);
+    ck_assert(!info[0].pinned);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "kept", NULL, &err), KV_OK);
+    kv_engine_destroy(e);
+    e = engine_with(8 << 20, NULL);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "kept", NULL, &err), KV_NOT_FOUND);
+    kv_engine_destroy(e);
+}
+END_TEST
+
+/* The disk fails while a pin is recorded: the answer says so and the session is as before. */
+START_TEST(a_pin_that_cannot_be_kept_is_refused)
+{
+    struct kv_disk_io io = kv_disk_io_system;
+    struct kv_session_info info;
+    struct kv_error err;
+    io.pwrite = failing_pwrite;
+    atomic_store(&writes_left, 1 << 30);
+    struct kv_engine *e = engine_with(256 << 20, &io);
+    say(e, 100, "alpha", "s");
+    await_saved(e, "s");
+    atomic_store(&writes_left, 0);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_PIN, "alpha", "s", NULL, &err), KV_NO_SPACE);
+    atomic_store(&writes_left, 1 << 30);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s", &info, NULL), KV_OK);
+    ck_assert(!info.pinned);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_PIN, "alpha", "s", NULL, &err), KV_OK);
+    kv_engine_destroy(e);
+    e = engine_with(256 << 20, NULL);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s", &info, NULL), KV_OK);
+    ck_assert(info.pinned);
+    kv_engine_destroy(e);
+}
+END_TEST
+
 /* Approximate rows are nobody's history: a turn saves what came before the first of them. */
 START_TEST(tainted_rows_are_not_saved)
 {
@@ -392,6 +472,8 @@ Suite *suite_turns(void)
     tcase_add_test(t, prefill_runs_under_the_read);
     tcase_add_test(t, the_cap_holds_and_the_oldest_go);
     tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
+    tcase_add_test(t, sessions_are_known_after_a_restart);
+    tcase_add_test(t, a_pin_that_cannot_be_kept_is_refused);
     tcase_add_test(t, tainted_rows_are_not_saved);
     tcase_add_test(t, states_follow_the_table);
     suite_add_tcase(s, t);

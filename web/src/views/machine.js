@@ -35,7 +35,7 @@ export const sessionsView = {
             columns: [
               { head: 'session', cell: (s) => h('a', { href: `#/receipts?session=${encodeURIComponent(s.session)}` }, s.session) },
               { head: 'tenant', cell: (s) => s.tenant || '–' },
-              { head: 'arm', cell: (s) => chip(s.arm, s.arm === 'candidate' ? 'info' : 'none') },
+              { head: 'arm', cell: (s) => (s.arm ? chip(s.arm, s.arm === 'candidate' ? 'info' : 'none') : '–') },
               { head: 'requests', num: true, cell: (s) => number(s.requests) },
               { head: 'tokens', num: true, cell: (s) => number(s.tokens) },
               { head: 'last at', cell: (s) => stamp(s.last_at) },
