@@ -178,6 +178,8 @@ static json_t *parameters_of(const char *path)
         const char *end = strchr(p, '}');
         json_array_append_new(list, json_pack("{s:s#, s:s, s:b, s:{s:s}}", "name", p + 1, (int)(end - p - 1), "in", "path", "required", 1, "schema", "type", "string"));
     }
+    {"GET", "/api/v1/rollouts/{id}/samples", VIEW, 0, kv_api_rollout_samples, "what its gates were judged by, as JSON lines; ?metric= for one value each, ?limit= for the newest"},
+    {"POST", "/api/v1/gates/dry-run", VIEW, KV_ROUTE_JSON, kv_api_gates_dry_run, "a gate set judged by a rollout's present samples, without effect"},
     return list;
 }
 

@@ -60,6 +60,9 @@ enum kv_status kv_api_rollout_parse(json_t *o, struct kv_rollout_request *q, str
 
 /* --- handlers by file: api_rollouts.c, api_records.c, api_policies.c, api.c, openai.c */
 #define KV_HANDLER(name) enum kv_status name(struct kv_http_request *r, struct kv_error *err)
+enum kv_status kv_api_gates_parse(json_t *list, struct kv_gate_spec *out, int32_t *n, struct kv_error *err); /* out: KV_MAX_GATES long, zeroed */
+json_t *kv_api_gates_json(const struct kv_gate_result *gates, int32_t n);
+
 KV_HANDLER(kv_api_rollouts_list);
 KV_HANDLER(kv_api_rollouts_create);
 KV_HANDLER(kv_api_rollouts_show);
@@ -67,6 +70,8 @@ KV_HANDLER(kv_api_rollouts_history);
 KV_HANDLER(kv_api_rollouts_verb);
 KV_HANDLER(kv_api_freeze);
 KV_HANDLER(kv_api_receipts);
+KV_HANDLER(kv_api_rollout_samples);
+KV_HANDLER(kv_api_gates_dry_run);
 KV_HANDLER(kv_api_receipt);
 KV_HANDLER(kv_api_verify);
 KV_HANDLER(kv_api_backup);

@@ -94,7 +94,7 @@ static json_t *steps_json(const struct kv_manifest *m)
     return list;
 }
 
-static json_t *gates_json(const struct kv_rollout_view *v)
+json_t *kv_api_gates_json(const struct kv_gate_result *gates, int32_t n)
 {
     json_t *list = json_array();
     for (int32_t i = 0; i < v->n_gates; i++) {
@@ -135,7 +135,7 @@ json_t *kv_api_rollout_json(const struct kv_rollout_view *v)
     json_object_set_new(o, "author", text(r->author));
     json_object_set_new(o, "approver", text(r->approver));
     json_object_set_new(o, "steps", steps_json(m));
-    json_object_set_new(o, "gates", gates_json(v));
+    json_object_set_new(o, "gates", kv_api_gates_json(v->gates, v->n_gates));
     json_object_set_new(o, "transitions", transitions);
     json_object_set_new(o, "verbs", verbs_json(v));
     return o;

@@ -148,21 +148,28 @@ static enum kv_status take_gate(json_t *o, struct kv_gate_spec *g, struct kv_err
     return KV_OK;
 }
 
+enum kv_status kv_api_gates_parse(json_t *gates, struct kv_gate_spec *out, int32_t *n, struct kv_error *err)
+{
+    size_t i;
+    json_t *v;
+    if (gates && (!json_is_array(gates) || json_array_size(gates) > KV_MAX_GATES)) return kv_fail(err, KV_BAD_ARGUMENT, "gates", "gates is a list of at most %d", KV_MAX_GATES);
+    json_array_foreach(gates, i, v) {
+        enum kv_status st = take_gate(v, &out[(*n)++], err);
+        if (st) return st;
+    }
+    return KV_OK;
+}
+
 static enum kv_status take_lists(json_t *o, struct kv_rollout_request *q, struct kv_error *err)
 {
-    json_t *steps = json_object_get(o, "steps"), *gates = json_object_get(o, "gates"), *v;
+    json_t *steps = json_object_get(o, "steps"), *v;
     size_t i;
     if (steps && (!json_is_array(steps) || json_array_size(steps) > KV_MAX_STEPS)) return kv_fail(err, KV_BAD_ARGUMENT, "steps", "steps is a list of at most %d", KV_MAX_STEPS);
-    if (gates && (!json_is_array(gates) || json_array_size(gates) > KV_MAX_GATES)) return kv_fail(err, KV_BAD_ARGUMENT, "gates", "gates is a list of at most %d", KV_MAX_GATES);
     json_array_foreach(steps, i, v) {
         enum kv_status st = take_step(v, &q->steps[q->n_steps++], err);
         if (st) return st;
     }
-    json_array_foreach(gates, i, v) {
-        enum kv_status st = take_gate(v, &q->gates[q->n_gates++], err);
-        if (st) return st;
-    }
-    return KV_OK;
+    return kv_api_gates_parse(json_object_get(o, "gates"), q->gates, &q->n_gates, err);
 }
 
 enum kv_status kv_api_rollout_parse(json_t *o, struct kv_rollout_request *q, struct kv_error *err)

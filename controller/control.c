@@ -248,6 +248,7 @@ void kv_control_destroy(struct kv_control *c)
     for (int32_t i = 0; i < c->n_rollouts; i++) free(c->rollout[i]);
     free(c->kept);
     kv_gates_destroy(c->gates);
+    kv_samples_close(c->samples_kept);
     kv_intent_close(c->intent);
     pthread_mutex_destroy(&c->work);
     pthread_mutex_destroy(&c->state);

@@ -88,6 +88,21 @@ bool kv_control_quality_wanted(struct kv_control *c, struct kv_quality_task *out
 /* Scores of one held-out prompt under both arms, in [0, 1]; forgotten when that step is over. */
 void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, double baseline, double candidate);
 
+/* --- evidence. Samples by samples.h, oldest first; free(*out). */
+struct kv_sample_record;
+enum kv_status kv_control_samples(struct kv_control *c, uint64_t rollout, struct kv_sample_record **out, size_t *n, uint64_t *written, struct kv_error *err);
+struct kv_dry_run {
+    uint64_t rollout;
+    enum kv_stage stage;        /* the samples are from */
+    size_t samples;
+    bool complete;              /* false: older samples of this step gave way */
+    enum kv_verdict verdict;
+    int32_t which, n_gates;     /* which: the gate that decided, -1 none */
+    struct kv_gate_result gates[KV_MAX_GATES];
+};
+/* Judges a gate set by the samples of the rollout's last step; nothing moves. rollout 0: the live one, else the newest. specs: KV_MAX_GATES long, completed. */
+enum kv_status kv_control_dry_run(struct kv_control *c, uint64_t rollout, struct kv_gate_spec *specs, int32_t n_specs, struct kv_dry_run *out, struct kv_error *err);
+
 /* --- verbs. actor: "operator:NAME". version: the one the caller saw (0: not checked); VERSION_CONFLICT otherwise. */
 struct kv_rollout_request {
     const char *name, *pipeline;

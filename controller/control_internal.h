@@ -8,6 +8,7 @@
 #include "controller/control.h"
 #include "controller/intent.h"
 #include "controller/policy_replay.h"
+#include "controller/samples.h"
 
 #include <pthread.h>
 
@@ -45,6 +46,7 @@ struct kv_control {
 
     pthread_mutex_t work;
     struct kv_gates *gates;        /* of the live rollout */
+    struct kv_samples *samples_kept; /* the same evidence on disk; NULL: it cannot be written */
     struct kv_script *script[KV_POLICY_KINDS];
     struct kv_fallback_table fallback;
     struct kv_gate_result recorded[KV_MAX_GATES];
@@ -122,6 +124,9 @@ void kv_control_ask_release(struct kv_control *c);  /* work */
 void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and threshold to the engine */
 
 void kv_control_measure(struct kv_control *c);      /* work: drain samples into gates and metrics */
+/* control_evidence.c; work. A rollout's samples go to its file; arm OUTSIDE is left out. */
+void kv_control_keep_samples(struct kv_control *c, uint64_t rollout);
+void kv_control_keep_sample(struct kv_control *c, const struct kv_sample *s, enum kv_arm arm, enum kv_stage stage, uint64_t epoch);
 void kv_control_show(struct kv_control *c);         /* work: refresh the snapshot */
 
 #endif

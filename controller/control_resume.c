@@ -59,6 +59,7 @@ static enum kv_status carry_on(struct kv_control *c, struct entry *e, struct kv_
     if (kv_gates_create(e->r.manifest.gates, e->r.manifest.n_gates, seed ^ e->r.id ^ c->epoch, &c->gates) != KV_OK)
         return kv_fail(err, KV_OUT_OF_MEMORY, "gates", "memory could not be had");
     c->live = e;
+    kv_control_keep_samples(c, e->r.id);
     kv_control_set_gate(c);
     kv_control_begin_step(c);
     struct kv_error why;

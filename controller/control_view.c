@@ -30,30 +30,6 @@ void kv_control_started(struct kv_control *c, uint64_t request, enum kv_arm arm)
     pthread_mutex_unlock(&c->state);
 }
 
-bool kv_control_quality_wanted(struct kv_control *c, struct kv_quality_task *out)
-{
-    bool latched = c->port.word(c->port.ctx).latched, open = false;
-    pthread_mutex_lock(&c->state);
-    const struct entry *e = c->live;
-    if (e && !latched && e->r.stage != KV_STAGE_OFF && c->installed.candidate == e->r.id) {
-        *out = (struct kv_quality_task){e->r.id, c->installed.epoch, e->r.manifest.contract};
-        for (int32_t i = 0; i < e->n_gates; i++)
-            if (!strcmp(e->gates[i].metric, "quality_drop") && (e->gates[i].verdict == KV_NO_DATA || e->gates[i].verdict == KV_INCONCLUSIVE)) open = true;
-    }
-    pthread_mutex_unlock(&c->state);
-    return open;
-}
-
-void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, double baseline, double candidate)
-{
-    kv_control_begin(c);
-    pthread_mutex_lock(&c->state);
-    bool live = c->live && c->live->r.id == t->rollout && c->installed.epoch == t->epoch;
-    pthread_mutex_unlock(&c->state);
-    if (live && c->gates) kv_gates_quality(c->gates, baseline, candidate);
-    kv_control_end(c);
-}
-
 /* ---------------------------------------------------------------- measurements */
 
 /* Which arm a measurement speaks for: the candidate's own, or a request that could have met it. */
@@ -79,7 +55,8 @@ void kv_control_measure(struct kv_control *c)
     for (int rounds = 0; rounds < 64; rounds++) { /* bounded: a busy engine must not hold up the tick */
         size_t n = c->port.samples(c->port.ctx, batch, 256);
         pthread_mutex_lock(&c->state);
-        uint64_t live = c->live ? c->live->r.id : 0;
+        uint64_t live = c->live ? c->live->r.id : 0, epoch = live ? c->live->r.epoch : 0;
+        enum kv_stage stage = live ? c->live->r.stage : KV_STAGE_OFF;
         for (size_t i = 0; i < n; i++) {
             arm[i] = arm_of(c, &batch[i], live);
             if (arm[i] == KV_ARM_CANDIDATE && (batch[i].kind == KV_SAMPLE_UNIT || batch[i].kind == KV_SAMPLE_TOKEN)) c->samples++;
@@ -87,12 +64,15 @@ void kv_control_measure(struct kv_control *c)
         pthread_mutex_unlock(&c->state);
         for (size_t i = 0; i < n; i++) {
             keep(&c->metrics, &batch[i]);
-            if (c->gates && live) kv_gates_sample(c->gates, &batch[i], arm[i]);
+            if (!c->gates || !live) continue;
+            kv_gates_sample(c->gates, &batch[i], arm[i]);
+            kv_control_keep_sample(c, &batch[i], arm[i], stage, epoch);
         }
         if (n < 256) break;
     }
     c->port.stats(c->port.ctx, &stats);
     if (c->gates) kv_gates_counters(c->gates, &stats);
+    kv_samples_flush(c->samples_kept);
 }
 
 static int ascending(const void *a, const void *b)

@@ -155,6 +155,13 @@ enum kv_status kv_gates_create(const struct kv_gate_spec *specs, int32_t n, uint
     return KV_OK;
 }
 
+enum kv_status kv_gates_like(const struct kv_gates *g, const struct kv_gate_spec *specs, int32_t n, struct kv_gates **out)
+{
+    enum kv_status st = kv_gates_create(specs, n, g->seed, out);
+    if (st == KV_OK) (*out)->base = g->base, (*out)->now = g->now;
+    return st;
+}
+
 void kv_gates_destroy(struct kv_gates *g)
 {
     free(g);

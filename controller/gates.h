@@ -57,6 +57,8 @@ struct kv_gate_result {
 
 struct kv_gates;
 enum kv_status kv_gates_create(const struct kv_gate_spec *specs, int32_t n, uint64_t seed, struct kv_gates **out);
+/* Without evidence, but with the counters and the order of windows that g has now. */
+enum kv_status kv_gates_like(const struct kv_gates *g, const struct kv_gate_spec *specs, int32_t n, struct kv_gates **out);
 void kv_gates_destroy(struct kv_gates *g);
 /* Forget all evidence: at every change of stage or fraction. stats: the engine's counters now. */
 void kv_gates_reset(struct kv_gates *g, const struct kv_engine_stats *stats);
