@@ -165,6 +165,8 @@ const struct kv_http_route kv_api_routes[] = {
     {"POST", "/api/v1/freeze", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_freeze, "freeze releases, or let them go on"},
     {"GET", "/api/v1/rollouts/{id}", VIEW, 0, kv_api_rollouts_show, "one rollout with its gates and transitions"},
     {"GET", "/api/v1/rollouts/{id}/history", VIEW, 0, kv_api_rollouts_history, "every transition with its receipt"},
+    {"GET", "/api/v1/rollouts/{id}/samples", VIEW, 0, kv_api_rollout_samples, "what its gates were judged by, as JSON lines; ?metric= for one value each, ?limit= for the newest"},
+    {"POST", "/api/v1/gates/dry-run", VIEW, KV_ROUTE_JSON, kv_api_gates_dry_run, "a gate set judged by a rollout's present samples, without effect"},
     {"POST", "/api/v1/rollouts/{id}/{verb}", OPERATE | KV_RIGHT_APPROVER, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_rollouts_verb, "advance, pause, resume, ramp, skip, approve, freeze, unfreeze, breakglass, abort, rollback or retry"},
     {0},
 };
@@ -178,8 +180,6 @@ static json_t *parameters_of(const char *path)
         const char *end = strchr(p, '}');
         json_array_append_new(list, json_pack("{s:s#, s:s, s:b, s:{s:s}}", "name", p + 1, (int)(end - p - 1), "in", "path", "required", 1, "schema", "type", "string"));
     }
-    {"GET", "/api/v1/rollouts/{id}/samples", VIEW, 0, kv_api_rollout_samples, "what its gates were judged by, as JSON lines; ?metric= for one value each, ?limit= for the newest"},
-    {"POST", "/api/v1/gates/dry-run", VIEW, KV_ROUTE_JSON, kv_api_gates_dry_run, "a gate set judged by a rollout's present samples, without effect"},
     return list;
 }
 

@@ -21,8 +21,9 @@ struct kv_app {
     struct kv_sessions *sessions;
     struct kv_interruptions *interruptions;
     struct kv_trace_record *trace; /* NULL: none is written */
-    struct kv_http *http;
     struct kv_quality *quality; /* NULL: quality.share is 0 */
+    struct kv_http *http;
+    struct kv_progress progress;
     int64_t started_us;         /* CLOCK_MONOTONIC */
     int max_inferring;          /* requests under /v1 at once, so that operators always find a connection */
     _Atomic int inferring;
@@ -58,20 +59,20 @@ bool kv_request_id_parse(const char *text, uint64_t *out);
 /* Fills q, which starts zeroed, from the body of POST /api/v1/rollouts; its strings belong to o. */
 enum kv_status kv_api_rollout_parse(json_t *o, struct kv_rollout_request *q, struct kv_error *err);
 
-/* --- handlers by file: api_rollouts.c, api_records.c, api_policies.c, api.c, openai.c */
-#define KV_HANDLER(name) enum kv_status name(struct kv_http_request *r, struct kv_error *err)
 enum kv_status kv_api_gates_parse(json_t *list, struct kv_gate_spec *out, int32_t *n, struct kv_error *err); /* out: KV_MAX_GATES long, zeroed */
 json_t *kv_api_gates_json(const struct kv_gate_result *gates, int32_t n);
 
+/* --- handlers by file: api_rollouts.c, api_records.c, api_policies.c, api.c, openai.c */
+#define KV_HANDLER(name) enum kv_status name(struct kv_http_request *r, struct kv_error *err)
 KV_HANDLER(kv_api_rollouts_list);
 KV_HANDLER(kv_api_rollouts_create);
 KV_HANDLER(kv_api_rollouts_show);
 KV_HANDLER(kv_api_rollouts_history);
 KV_HANDLER(kv_api_rollouts_verb);
-KV_HANDLER(kv_api_freeze);
-KV_HANDLER(kv_api_receipts);
 KV_HANDLER(kv_api_rollout_samples);
 KV_HANDLER(kv_api_gates_dry_run);
+KV_HANDLER(kv_api_freeze);
+KV_HANDLER(kv_api_receipts);
 KV_HANDLER(kv_api_receipt);
 KV_HANDLER(kv_api_verify);
 KV_HANDLER(kv_api_backup);

@@ -97,8 +97,8 @@ static json_t *steps_json(const struct kv_manifest *m)
 json_t *kv_api_gates_json(const struct kv_gate_result *gates, int32_t n)
 {
     json_t *list = json_array();
-    for (int32_t i = 0; i < v->n_gates; i++) {
-        const struct kv_gate_result *g = &v->gates[i];
+    for (int32_t i = 0; i < n; i++) {
+        const struct kv_gate_result *g = &gates[i];
         json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:s, s:I, s:I, s:s, s:o}", "name", g->metric, "metric", g->metric, "verdict",
             kv_verdict_name(g->verdict), "judged", (int)g->judged, "value", kv_real_json(g->value), "lower", kv_real_json(g->lower), "upper", kv_real_json(g->upper),
             "threshold", kv_real_json(g->threshold), "comparison", g->comparison ? g->comparison : "", "n", (json_int_t)g->n, "min_n", (json_int_t)g->min_n, "unit",

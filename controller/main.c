@@ -169,6 +169,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = kv_model_open(d->model, NULL, &app->model, err);
     if (!st) st = start_engine(d, err);
     if (!st) st = start_control(d, err);
+    if (!st) st = start_quality(d, err);
     if (st) return st;
     app->ready = true;
     d->status_runs = !pthread_create(&d->status_thread, NULL, status_main, d);
@@ -184,10 +185,10 @@ static void stop(struct daemon *d)
     struct kv_app *app = &d->app;
     app->draining = true;
     d->stopping = true;
-    if (!st) st = start_quality(d, err);
     if (d->demo) kv_demo_stop(d->demo);
     if (d->status_runs) pthread_join(d->status_thread, NULL);
     if (app->http) kv_http_quiesce(app->http);
+    kv_quality_destroy(app->quality);
     if (app->ready) {
         kv_events_log(KV_LOG_INFO, "draining: live requests have %lld ms to finish", (long long)d->config.drain_timeout_ms);
         kv_engine_drain(app->engine, (int32_t)d->config.drain_timeout_ms);
@@ -203,7 +204,6 @@ static void stop(struct daemon *d)
     kv_notify_free(app->notify);
     if (app->model) kv_model_close(app->model);
     kv_events_log_to(NULL);
-    kv_quality_destroy(app->quality);
     kv_events_free(app->events);
     kv_sessions_free(app->sessions);
     kv_interruptions_free(app->interruptions);

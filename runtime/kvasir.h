@@ -253,9 +253,9 @@ struct kv_request {
     int64_t arrival_us;
     uint64_t resume;
     bool pause_at_stop;    /* a stop string pauses the request instead of finishing it */
+    bool probe;            /* held-out prompt: a candidate in shadow computes it too, and no sample tells of it */
     /* Offline evaluation. force: [n_force] ids published in place of what sampling chose (copied). observe: called on the decode
      * thread with the logits after token `position` before they are sampled, for positions from the last prompt token on, or
-    bool probe;            /* held-out prompt: a candidate in shadow computes it too, and no sample tells of it */
      * with observe_prompt for all, recomputed ones again; it must not call the engine, but for kv_engine_rollback. */
     const int32_t *force;
     int32_t n_force;
