@@ -1,7 +1,8 @@
 /* tree.c — attention states on the aligned binary tree over block indices. */
+#include <stdbool.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/scalar/scalar.h"
 
 static size_t state_floats(int32_t n_q, int32_t d_head)
 {
@@ -19,13 +20,16 @@ size_t kv_attend_scratch_floats(int32_t n_q, int32_t d_head, int32_t level)
     return ((size_t)level + 1) * state_floats(n_q, d_head);
 }
 
+static void identity(const struct kv_attention *a, struct kv_states out)
+{
+    for (int32_t i = 0; i < a->n_q; i++) out.m[i] = -__builtin_inff(), out.l[i] = 0;
+    memset(out.u, 0, (size_t)a->n_q * (size_t)a->d_head * sizeof *out.u);
+}
+
 /* A binary counter: slot s of the stack holds a finished subtree, each smaller than the one below it. Two of one size fold at once.
  * What is left at the cut folds from the top down, since the blocks beyond it are identities. */
-void kv_attend_subtree(const struct kv_kernels *k, const struct kv_attention *a, int32_t level, int32_t index,
-                       struct kv_states out, float *scratch)
+static void attend_all(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch)
 {
-    int64_t first = (int64_t)index << level, end = first + ((int64_t)1 << level);
-    if (end > a->n_blocks) end = a->n_blocks;
     int32_t depth = 0;
     for (int64_t b = first; b < end; b++) {
         k->attend_block(a, (int32_t)b, depth ? state_at(scratch, a->n_q, a->d_head, depth) : out);
@@ -39,11 +43,91 @@ void kv_attend_subtree(const struct kv_kernels *k, const struct kv_attention *a,
         struct kv_states left = depth > 2 ? state_at(scratch, a->n_q, a->d_head, depth - 2) : out;
         k->fold(a->n_q, a->d_head, left, state_at(scratch, a->n_q, a->d_head, depth - 1));
     }
-    if (first >= end)
-        for (int32_t i = 0; i < a->n_q; i++) {
-            out.m[i] = -__builtin_inff(), out.l[i] = 0;
-            memset(out.u + (size_t)i * (size_t)a->d_head, 0, (size_t)a->d_head * sizeof *out.u);
+    if (first >= end) identity(a, out);
+}
+
+/* ---------------------------------------------------------------- a selected support */
+
+static uint64_t rows_of(const struct kv_attention *a, int64_t b)
+{
+    uint64_t any = 0;
+    for (int32_t i = 0; a->k[b] && i < a->n_q; i++)
+        if (a->support[(size_t)i * (size_t)a->n_blocks + (size_t)b]) any |= kv_visible_rows(a, i, (int32_t)b);
+    return any;
+}
+
+/* The first block from b on with a row in it; *rows: which. */
+static int64_t next_block(const struct kv_attention *a, int64_t b, int64_t end, uint64_t *rows)
+{
+    for (; b < end; b++)
+        if ((*rows = rows_of(a, b))) break;
+    return b;
+}
+
+/* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. */
+static void fetch(const struct kv_attention *a, int64_t b, uint64_t rows)
+{
+    size_t row_bytes = kv_type_row_bytes(a->row_type, a->d_head);
+    const char *k = a->k[b], *v = a->v[b];
+    for (; rows; rows &= rows - 1) {
+        size_t at = (size_t)__builtin_ctzll(rows) * row_bytes;
+        for (size_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(k + at + i, 0, 2), __builtin_prefetch(v + at + i, 0, 2);
+    }
+}
+
+/* The same tree over the blocks that hold a row; the identities between them are passed through by not being there. join[s]: level of the
+ * smallest subtree that holds both the blocks of slot s and of the one below it; below a new block, all of less than its own is folded. */
+static void attend_some(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch)
+{
+    int32_t depth = 0, join[64];
+    uint64_t rows = 0, ahead = 0;
+    int64_t before = 0;
+    for (int64_t b = next_block(a, first, end, &rows), next; b < end; b = next) {
+        next = next_block(a, b + 1, end, &ahead);
+        if (next < end) fetch(a, next, ahead);
+        if (depth) {
+            int32_t level = 64 - __builtin_clzll((uint64_t)(before ^ b));
+            for (; depth > 1 && join[depth - 1] < level; depth--)
+                k->fold(a->n_q, a->d_head, depth > 2 ? state_at(scratch, a->n_q, a->d_head, depth - 2) : out, state_at(scratch, a->n_q, a->d_head, depth - 1));
+            join[depth] = level;
         }
+        k->attend_block(a, (int32_t)b, depth ? state_at(scratch, a->n_q, a->d_head, depth) : out);
+        depth++;
+        before = b;
+    }
+    if (!depth) identity(a, out);
+    for (; depth > 1; depth--)
+        k->fold(a->n_q, a->d_head, depth > 2 ? state_at(scratch, a->n_q, a->d_head, depth - 2) : out, state_at(scratch, a->n_q, a->d_head, depth - 1));
+}
+
+/* Query rows of one support share each pass over K and V; query rows of their own are taken one by one. */
+static void attend_selected(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch)
+{
+    bool shared = true;
+    size_t words = first < end ? (size_t)(end - first) : 0;
+    for (int32_t i = 1; shared && i < a->n_q; i++)
+        shared = !memcmp(a->support + first, a->support + (size_t)i * (size_t)a->n_blocks + first, words * sizeof *a->support);
+    if (shared) {
+        attend_some(k, a, first, end, out, scratch);
+        return;
+    }
+    for (int32_t i = 0; i < a->n_q; i++) {
+        struct kv_attention one = *a;
+        one.n_q = 1;
+        one.q += (size_t)i * a->q_stride;
+        one.visible += i;
+        one.support += (size_t)i * (size_t)a->n_blocks;
+        attend_some(k, &one, first, end, (struct kv_states){out.m + i, out.l + i, out.u + (size_t)i * (size_t)a->d_head}, scratch);
+    }
+}
+
+void kv_attend_subtree(const struct kv_kernels *k, const struct kv_attention *a, int32_t level, int32_t index,
+                       struct kv_states out, float *scratch)
+{
+    int64_t first = (int64_t)index << level, end = first + ((int64_t)1 << level);
+    if (end > a->n_blocks) end = a->n_blocks;
+    if (a->support) attend_selected(k, a, first, end, out, scratch);
+    else attend_all(k, a, first, end, out, scratch);
 }
 
 void kv_fold_subtrees(const struct kv_kernels *k, int32_t n_q, int32_t d_head, struct kv_states *states, int32_t n)

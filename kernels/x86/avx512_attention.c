@@ -10,20 +10,6 @@ KV_INLINE void fetch(const uint8_t *p, size_t bytes)
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
 
-/* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. */
-KV_INLINE void fetch_selected(const enum kv_type type, const int N, const struct kv_attention *a, int32_t i0, int32_t b)
-{
-    if (b >= a->n_blocks || !a->k[b]) return;
-    const size_t row_bytes = (size_t)a->d_head * kv_width(type);
-    uint64_t any = 0;
-    for (int i = 0; i < N; i++) any |= kv_visible_rows(a, i0 + i, b);
-    for (; any; any &= any - 1) {
-        size_t at = (size_t)__builtin_ctzll(any) * row_bytes;
-        fetch((const uint8_t *)a->k[b] + at, row_bytes);
-        fetch((const uint8_t *)a->v[b] + at, row_bytes);
-    }
-}
-
 /* s[i][row] for every group of four rows that some query row of the tile sees. ahead: what to fetch
  * meanwhile, as long as the block's K. */
 KV_INLINE void scores(const enum kv_type type, const int N, const struct kv_attention *a, int32_t i0, const uint8_t *k,
@@ -100,52 +86,6 @@ KV_INLINE void values(const enum kv_type type, const int N, const int C, const u
         for (int j = 0; j < C; j++) _mm512_storeu_ps(u + (size_t)i * d + c + 16 * (size_t)j, kv_canon16(acc[i][j]));
 }
 
-/* One query row that sees at most 16 rows, packed into one vector of scores. */
-KV_INLINE void few_of(const enum kv_type type, const struct kv_attention *a, int32_t i, int32_t b, uint64_t rows, struct kv_states out)
-{
-    const size_t d = (size_t)a->d_head, row_bytes = d * kv_width(type);
-    const float *q = a->q + (size_t)i * a->q_stride;
-    const uint8_t *k = a->k[b], *v = a->v[b];
-    float p[16], lane[KV_LANES] = {0}, *u = out.u + (size_t)i * d;
-    int at[16] = {0}, n = 0;
-    for (uint64_t left = rows; left; left &= left - 1) at[n++] = __builtin_ctzll(left);
-    __m512 z[4];
-    for (int g = 0; g < 4; g++) {
-        __m512 acc[4];
-        for (int r = 0; r < 4; r++) acc[r] = _mm512_setzero_ps();
-        for (size_t c = 0; 4 * g < n && c < d; c += 16) {
-            __m512 qc = _mm512_loadu_ps(q + c);
-            for (int r = 0; r < 4; r++) acc[r] = _mm512_fmadd_ps(kv_load16(type, k + (size_t)at[4 * g + r] * row_bytes, c), qc, acc[r]);
-        }
-        z[g] = kv_tree_head(acc[0], acc[1], acc[2], acc[3]);
-    }
-    const __m512 none = _mm512_set1_ps(-kv_float(KV_INF_BITS));
-    __m512 s = _mm512_mask_mul_ps(none, kv_first(n), kv_tree_tail(z[0], z[1], z[2], z[3]), _mm512_set1_ps(a->scale));
-    float m = _mm512_reduce_max_ps(_mm512_max_ps(s, none)) + 0.0f;
-    _mm512_storeu_ps(p, kv_exp16(_mm512_sub_ps(s, _mm512_set1_ps(m))));
-    for (int j = 0; j < n; j++) lane[at[j] % KV_LANES] += p[j];
-    out.m[i] = m;
-    out.l[i] = kv_canon(kv_tree16(_mm512_loadu_ps(lane)));
-    for (size_t c = 0; c < d; c += 32) { /* two vectors at a time; the second of an odd last pair repeats the first */
-        const size_t c1 = c + 16 < d ? c + 16 : c;
-        __m512 u0 = _mm512_setzero_ps(), u1 = u0;
-        for (int j = 0; j < n; j++) {
-            __m512 w = _mm512_set1_ps(p[j]);
-            u0 = _mm512_fmadd_ps(w, kv_load16(type, v + (size_t)at[j] * row_bytes, c), u0);
-            u1 = _mm512_fmadd_ps(w, kv_load16(type, v + (size_t)at[j] * row_bytes, c1), u1);
-        }
-        _mm512_storeu_ps(u + c, kv_canon16(u0));
-        _mm512_storeu_ps(u + c1, kv_canon16(u1));
-    }
-}
-
-static __attribute__((noinline)) void few(const struct kv_attention *a, int32_t i, int32_t b, uint64_t rows, struct kv_states out)
-{
-    if (a->row_type == KV_F16) few_of(KV_F16, a, i, b, rows, out);
-    else if (a->row_type == KV_BF16) few_of(KV_BF16, a, i, b, rows, out);
-    else few_of(KV_F32, a, i, b, rows, out);
-}
-
 KV_INLINE void tile(const enum kv_type type, const int N, const struct kv_attention *a, int32_t i0, int32_t b, struct kv_states out)
 {
     const size_t d = (size_t)a->d_head;
@@ -157,22 +97,17 @@ KV_INLINE void tile(const enum kv_type type, const int N, const struct kv_attent
         any |= rows[i];
         equal &= rows[i] == rows[0];
     }
-    if (!any) { /* most blocks of a small support: the identity */
+    if (!any) {
         for (int i = 0; i < N; i++) out.m[i0 + i] = -kv_float(KV_INF_BITS), out.l[i0 + i] = 0;
         memset(u, 0, (size_t)N * d * sizeof *u);
-        if (a->support) fetch_selected(type, N, a, i0, b + 1);
+        return;
+    }
+    if (a->support && (N == 1 || !equal)) { /* rows of their own: sharing a pass would compute the union for each */
+        for (int i = 0; i < N; i++) kv_avx512_attend_selected(a, i0 + i, b, rows[i], out);
         return;
     }
     const uint8_t *v = 0, *next = 0; /* the first tile of a dense block fetches for all */
-    if (a->support) {
-        fetch_selected(type, N, a, i0, b + 1);
-        int most = 0;
-        for (int i = 0; i < N; i++) most = __builtin_popcountll(rows[i]) > most ? __builtin_popcountll(rows[i]) : most;
-        if (!equal && most <= 16) { /* rows of their own: sharing a pass would compute the union for each */
-            for (int i = 0; i < N; i++) few(a, i0 + i, b, rows[i], out);
-            return;
-        }
-    } else if (!i0) v = a->v[b], next = b + 1 < a->n_blocks ? a->k[b + 1] : 0;
+    if (!a->support && !i0) v = a->v[b], next = b + 1 < a->n_blocks ? a->k[b + 1] : 0;
     scores(type, N, a, i0, a->k[b], any, v, s);
     for (int i = 0; i < N; i++) weigh(rows[i], s[i], out.m + i0 + i, out.l + i0 + i);
     for (size_t c = 0; c < d;) {
