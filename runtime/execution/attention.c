@@ -2,12 +2,13 @@
  * whole tree. */
 #include "runtime/execution/attention.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { TILE_QUERIES = 48, MIN_JOB_BLOCKS = 8, JOBS_PER_WORKER = 4, MAX_LEVEL = 26,
+enum { TILE_QUERIES = 48, MIN_JOB_BLOCKS = 8, JOBS_PER_WORKER = 4, MAX_LEVEL = 26, SPINS = 4000,
        INLINE_POINTERS = 1024 /* below this, waking the workers costs more than filling the pointers */ };
 
 struct job {
@@ -15,10 +16,12 @@ struct job {
     int32_t head, token, n_tokens; /* query tokens [token, token + n_tokens) of the item */
     int32_t level, index;          /* subtree */
     int32_t state;                 /* place in `states`, or -1: the whole tree, finished by the job itself */
+    int32_t fold;                  /* the fold that takes the state */
 };
 struct fold {
     struct kv_step_item *item;
     int32_t head, state, n;
+    _Atomic int32_t left; /* jobs to come: the last one folds */
 };
 
 struct worker {
@@ -35,6 +38,7 @@ struct kv_attention_runner {
     float *queries, *output;
     const void **k, **v;        /* [max_items][H_kv][max_blocks] */
     struct kv_head_plan *plans; /* [max_items][H_kv] */
+    _Atomic uint8_t *planned;   /* likewise: in the call in work */
     struct job *jobs;
     struct fold *folds;
     float *state_floats;        /* [max_states] of one decode query group */
@@ -44,7 +48,7 @@ struct kv_attention_runner {
     int32_t n_jobs, n_folds, n_states;
     /* The call in work. */
     struct kv_step_item *const *items;
-    int32_t n_items, layer;
+    int32_t n_items, layer, n_plans; /* n_plans: left to the workers */
     kv_plan_fn *plan;
     void *plan_ctx;
 };
@@ -116,12 +120,13 @@ enum kv_status kv_attention_create(const struct kv_attention_shape *s, struct kv
     r->k = aligned(items * heads * (size_t)s->max_blocks, sizeof *r->k);
     r->v = aligned(items * heads * (size_t)s->max_blocks, sizeof *r->v);
     r->plans = aligned(items * heads, sizeof *r->plans);
+    r->planned = aligned(items * heads, sizeof *r->planned);
     r->jobs = aligned((size_t)r->max_jobs, sizeof *r->jobs);
     r->folds = aligned((size_t)r->max_folds, sizeof *r->folds);
     r->state_floats = aligned((size_t)r->max_states * r->state_stride, sizeof(float));
     r->states = aligned((size_t)r->max_states, sizeof *r->states);
     r->worker = aligned((size_t)n_workers, sizeof *r->worker);
-    bool ok = r->queries && r->output && r->k && r->v && r->plans && r->jobs && r->folds && r->state_floats && r->states && r->worker;
+    bool ok = r->queries && r->output && r->k && r->v && r->plans && r->planned && r->jobs && r->folds && r->state_floats && r->states && r->worker;
     int32_t n_q = r->tile_tokens * r->group, top = level_over(s->max_blocks);
     for (int32_t i = 0; ok && i < n_workers; i++) {
         struct worker *w = &r->worker[i];
@@ -154,6 +159,7 @@ void kv_attention_destroy(struct kv_attention_runner *r)
     free(r->k);
     free(r->v);
     free(r->plans);
+    free(r->planned);
     free(r->jobs);
     free(r->folds);
     free(r->state_floats);
@@ -205,9 +211,8 @@ static void finish(const struct kv_attention_runner *r, const struct kv_step_ite
     }
 }
 
-static void plan_head(void *ctx, int32_t worker, int32_t i)
+static void plan_head(struct kv_attention_runner *r, int32_t worker, int32_t i)
 {
-    struct kv_attention_runner *r = ctx;
     struct kv_step_item *it = r->items[i / r->s.n_kv_heads];
     int32_t head = i % r->s.n_kv_heads;
     int64_t began = kv_now_ns();
@@ -222,33 +227,48 @@ static void plan_head(void *ctx, int32_t worker, int32_t i)
         v[b] = kv_slab_v(it->cache, it->cache->read[b], head);
     }
     if (it->selects && r->plan) r->plan(r->plan_ctx, worker, it, r->layer, head, &a, p);
+    atomic_store_explicit(&r->planned[head_index(r, it, head)], 1, memory_order_release);
     if (p->output)
         memcpy(r->output + ((size_t)it->row * (size_t)r->s.n_q_heads + (size_t)head * (size_t)r->group) * (size_t)r->s.d_head,
                p->output, (size_t)r->group * (size_t)r->s.d_head * sizeof(float));
     atomic_fetch_add_explicit(&it->own_ns, kv_now_ns() - began, memory_order_relaxed);
 }
 
-static void attend(void *ctx, int32_t worker, int32_t i)
+/* Plans are claimed before all jobs, so that whoever makes this one is running, or will be. */
+static const struct kv_head_plan *plan_of(struct kv_attention_runner *r, const struct job *j)
 {
-    struct kv_attention_runner *r = ctx;
-    struct job *j = &r->jobs[i];
+    size_t h = head_index(r, j->item, j->head);
+    for (int32_t spins = 0; !atomic_load_explicit(&r->planned[h], memory_order_acquire); spins++)
+        if (spins >= SPINS) sched_yield();
+    return &r->plans[h];
+}
+
+static void attend(struct kv_attention_runner *r, int32_t worker, struct job *j)
+{
+    const struct kv_head_plan *p = plan_of(r, j);
+    if (p->output) return;
     struct worker *w = &r->worker[worker];
     int64_t began = kv_now_ns();
     struct kv_attention a = describe(r, j->item, j->head, j->token, j->n_tokens, w->visible);
-    a.support = r->plans[head_index(r, j->item, j->head)].support;
+    a.support = p->support;
     struct kv_states s = j->state < 0 ? state_at(w->state, a.n_q) : r->states[j->state];
     kv_attend_subtree(r->kernels, &a, j->level, j->index, s, w->scratch);
     if (j->state < 0) finish(r, j->item, j->head, j->token, j->n_tokens, s);
+    else {
+        struct fold *f = &r->folds[j->fold];
+        if (atomic_fetch_sub_explicit(&f->left, 1, memory_order_acq_rel) == 1) {
+            kv_fold_subtrees(r->kernels, r->group, r->s.d_head, r->states + f->state, f->n);
+            finish(r, f->item, f->head, 0, 1, r->states[f->state]);
+        }
+    }
     atomic_fetch_add_explicit(&j->item->own_ns, kv_now_ns() - began, memory_order_relaxed);
 }
 
-static void fold(void *ctx, int32_t worker, int32_t i)
+static void plan_or_attend(void *ctx, int32_t worker, int32_t i)
 {
-    (void)worker;
     struct kv_attention_runner *r = ctx;
-    struct fold *f = &r->folds[i];
-    kv_fold_subtrees(r->kernels, r->group, r->s.d_head, r->states + f->state, f->n);
-    finish(r, f->item, f->head, 0, 1, r->states[f->state]);
+    if (i < r->n_plans) plan_head(r, worker, i);
+    else attend(r, worker, &r->jobs[i - r->n_plans]);
 }
 
 /* ---------------------------------------------------------------- cutting */
@@ -258,10 +278,11 @@ static void cut_decode(struct kv_attention_runner *r, struct kv_step_item *it, i
     int32_t blocks = blocks_for(it->position + 1);
     int32_t n = (int32_t)(((int64_t)blocks + (1 << level) - 1) >> level);
     if (n > 1 && n <= r->max_states - r->n_states) {
-        r->folds[r->n_folds++] = (struct fold){it, head, r->n_states, n};
-        for (int32_t i = 0; i < n; i++) r->jobs[r->n_jobs++] = (struct job){it, head, 0, 1, level, i, r->n_states++};
+        for (int32_t i = 0; i < n; i++) r->jobs[r->n_jobs++] = (struct job){it, head, 0, 1, level, i, r->n_states + i, r->n_folds};
+        r->folds[r->n_folds++] = (struct fold){it, head, r->n_states, n, n};
+        r->n_states += n;
     } else {
-        r->jobs[r->n_jobs++] = (struct job){it, head, 0, 1, level_over(blocks), 0, -1};
+        r->jobs[r->n_jobs++] = (struct job){it, head, 0, 1, level_over(blocks), 0, -1, -1};
     }
 }
 
@@ -277,14 +298,13 @@ static void cut(struct kv_attention_runner *r)
     for (int32_t i = 0; i < r->n_items; i++)
         for (int32_t h = 0; h < r->s.n_kv_heads; h++) {
             struct kv_step_item *it = r->items[i];
-            if (r->plans[head_index(r, it, h)].output) continue;
             if (it->n == 1) {
                 cut_decode(r, it, h, level);
                 continue;
             }
             for (int32_t t = 0; t < it->n; t += r->tile_tokens) {
                 int32_t n = it->n - t < r->tile_tokens ? it->n - t : r->tile_tokens;
-                r->jobs[r->n_jobs++] = (struct job){it, h, t, n, level_over(blocks_for(it->position + t + n)), 0, -1};
+                r->jobs[r->n_jobs++] = (struct job){it, h, t, n, level_over(blocks_for(it->position + t + n)), 0, -1, -1};
             }
         }
 }
@@ -304,12 +324,11 @@ void kv_attention_run(struct kv_attention_runner *r, struct kv_step_item *const 
         pointers += (int64_t)blocks_for(items[i]->position + items[i]->n) * r->s.n_kv_heads;
     }
     int32_t n_heads = n_items * r->s.n_kv_heads;
-    if (selects || pointers > INLINE_POINTERS) kv_workers_run(r->workers, plan_head, r, n_heads);
-    else
-        for (int32_t i = 0; i < n_heads; i++) plan_head(r, 0, i);
     cut(r);
-    kv_workers_run(r->workers, attend, r, r->n_jobs);
-    kv_workers_run(r->workers, fold, r, r->n_folds);
+    for (int32_t i = 0; i < n_heads; i++) atomic_store_explicit(&r->planned[head_index(r, items[i / r->s.n_kv_heads], i % r->s.n_kv_heads)], 0, memory_order_relaxed);
+    r->n_plans = selects || pointers > INLINE_POINTERS ? n_heads : 0;
+    for (int32_t i = 0; !r->n_plans && i < n_heads; i++) plan_head(r, 0, i);
+    kv_workers_run(r->workers, plan_or_attend, r, r->n_plans + r->n_jobs);
 }
 
 /* ---------------------------------------------------------------- for evaluation */
