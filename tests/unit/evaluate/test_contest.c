@@ -1,5 +1,7 @@
 /* test_contest.c — bytes at equal mass: who is set apart and who is not, however often one looks, and what a unit says of real selectors. */
 #include "runtime/evaluate/contest.h"
+#include "runtime/evaluate/budget.h"
+#include "runtime/evaluate/shadow.h"
 #include "runtime/selection/draw.h"
 #include "tests/unit/selection/case.h"
 
@@ -124,6 +126,31 @@ START_TEST(what_never_holds_the_mass_is_short)
 }
 END_TEST
 
+/* The mass of the head that keeps least, and the bytes, of one rung of quest asked directly. */
+static void expect_rung(const struct kv_contest_unit *u, const struct kv_pipeline *p, int rung)
+{
+    struct kv_params params;
+    struct kv_selector *s;
+    struct kv_ledger ledger = {0};
+    uint64_t support[2 * 8];
+    kv_params_default(p, &params);
+    kv_budget_rung(p, rung, KV_CONTEST_RUNGS, 512, &params);
+    const struct kv_selector_method *m = kv_selector_find("quest");
+    ck_assert_int_eq(m->create(&params, 16, 2, 512, 0, &s, NULL), KV_OK);
+    ck_assert_int_eq(m->build(s, u->rows, NULL, 0), KV_OK);
+    ck_assert_int_eq(m->query(s, u->rows, u->q, 0, support, 8, NULL, &ledger), KV_OK);
+    double least = 1, scratch[2 * 500 + 4 * 16 + 16];
+    struct kv_shadow_head heads[2];
+    struct kv_sample sample = {0};
+    struct kv_shadow_unit unit = {.rows = u->rows, .q = u->q, .support = support, .n_blocks = 8};
+    ck_assert_int_eq(kv_shadow_unit(&unit, scratch, sizeof scratch / sizeof *scratch, &sample, heads, NULL, NULL), KV_OK);
+    for (int g = 0; g < 2; g++) least = fmin(least, heads[g].retained_mass);
+    ck_assert(least < 0.95);
+    ck_assert_double_eq_tol(u->point[0][rung].mass, least, 1e-5);
+    ck_assert_double_eq_tol(u->point[0][rung].share, (double)(ledger.candidate_bytes + ledger.transfer_bytes) / u->dense_bytes, 1e-12);
+    m->destroy(s);
+}
+
 /* Every method climbs: mass never falls by much, the widest rung holds nearly all, and layers its rule keeps dense are read whole. */
 START_TEST(a_unit_climbs_every_ladder)
 {
@@ -151,6 +178,7 @@ START_TEST(a_unit_climbs_every_ladder)
         ck_assert_msg(u.point[i][0].mass < u.point[i][KV_CONTEST_RUNGS - 1].mass, "%s does not climb", names[i]);
         if (i < 6) ck_assert_msg(u.point[i][KV_CONTEST_RUNGS - 1].mass > 0.999, "%s: %g", names[i], u.point[i][KV_CONTEST_RUNGS - 1].mass);
     }
+    expect_rung(&u, config.pipeline[0], 3);
     u.layer = 0;
     ck_assert_int_eq(kv_contest_measure(c, &u, NULL), KV_OK);
     ck_assert(u.point[0][0].mass == 1 && u.point[0][0].share == 1 && u.point[6][0].mass == 1 && u.point[1][0].mass < 1);
