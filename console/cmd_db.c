@@ -1,6 +1,7 @@
 /* cmd_db.c — kvasir db: a state folder's store migrated, checked and backed up; `backup` alone asks the running server. */
 #include "console/client.h"
 #include "console/offline.h"
+#include "console/progress_line.h"
 #include "console/receipts_offline.h"
 #include "controller/store.h"
 
@@ -48,8 +49,10 @@ static int backup(const char *dir, const char *to)
 {
     struct kv_store *s = NULL;
     struct kv_error err = {0};
+    struct kv_progress_line line = {.what = "backup", .unit = "pages"};
     enum kv_status st = kv_store_open(&(struct kv_store_config){.dir = dir}, &s, &err);
-    if (!st) st = kv_store_backup(s, to, &err);
+    if (!st) st = kv_store_backup(s, to, kv_progress_line_told, &line, &err);
+    kv_progress_line_end(&line);
     kv_store_close(s);
     if (st) return complain(&err);
     printf("backed up to %s\n", to);
@@ -59,7 +62,10 @@ static int backup(const char *dir, const char *to)
 static int backup_online(const struct kv_cli *cli)
 {
     json_t *body = json_object(), *v = NULL;
+    struct kv_progress_line line = {.what = "backup"};
+    kv_progress_line_watch(&line, cli);
     int status = kv_client_do(cli, "POST", "/api/v1/backups", body, NULL, &v);
+    kv_progress_line_end(&line);
     if (!status) printf("backed up to %s on the server\n", json_string_value(json_object_get(v, "path")));
     json_decref(body);
     json_decref(v);

@@ -4,6 +4,7 @@
 #include "console/cli.h"
 #include "console/eval_report.h"
 #include "console/offline.h"
+#include "console/progress_line.h"
 #include "controller/config_paths.h"
 #include "controller/embedded.h"
 #include "runtime/evaluate/budget.h"
@@ -35,6 +36,7 @@ struct evaluation {
     json_t *rows, *verdicts;
     int scored;
     bool json;
+    struct kv_progress_line line;
 };
 
 /* ---------------------------------------------------------------- what is asked for */
@@ -176,10 +178,8 @@ static enum kv_status expand_sweep(struct evaluation *v, struct kv_error *err)
 
 static void progress(void *ctx, int32_t done)
 {
-    const struct evaluation *v = ctx;
-    if (v->json || !isatty(STDERR_FILENO)) return;
-    fprintf(stderr, "\r  %d of %d\r", done, v->o->samples);
-    fflush(stderr);
+    struct evaluation *v = ctx;
+    if (!v->json) kv_progress_line_told(&v->line, (uint64_t)done, (uint64_t)v->o->samples);
 }
 
 static const char *prose_of(const struct options *o, char **owned, size_t *n, struct kv_error *err)
@@ -207,7 +207,9 @@ static enum kv_status run_suite(struct evaluation *v, const struct kv_suite *sui
     const struct options *o = v->o;
     const struct kv_trial_setup exact = {.n_threads = o->threads, .max_omitted_mass = 1};
     struct kv_trial baseline = {0};
+    v->line.what = suite->name;
     enum kv_status status = kv_trial_run(v->model, &exact, suite, v->tasks, o->samples, progress, v, &baseline, err);
+    kv_progress_line_end(&v->line);
     if (status != KV_OK) return status;
     const char *insane = kv_trial_insane(suite, &baseline, v->tasks);
     if (!v->json) kv_eval_table_head(suite, o->length, o->samples);
@@ -217,6 +219,7 @@ static enum kv_status run_suite(struct evaluation *v, const struct kv_suite *sui
     for (int i = 0; !insane && status == KV_OK && i < v->n_setups; i++) {
         struct kv_trial trial;
         status = kv_trial_run(v->model, &v->setup[i], suite, v->tasks, o->samples, progress, v, &trial, err);
+        kv_progress_line_end(&v->line);
         if (status != KV_OK) break;
         show(v, &(struct kv_eval_row){.suite = suite, .setup = &v->setup[i], .variant = o->sweep ? v->variant[i] : NULL, .trial = &trial, .baseline = &baseline,
                                       .tasks = v->tasks});
@@ -267,7 +270,7 @@ int kv_cmd_eval(int argc, char **argv, const struct kv_cli *cli)
     char path[4096];
     enum kv_status s = v ? KV_OK : kv_fail(&err, KV_OUT_OF_MEMORY, "eval", "no memory");
     if (s != KV_OK) goto done;
-    *v = (struct evaluation){.o = &o, .rows = json_array(), .verdicts = json_array(), .json = cli->json};
+    *v = (struct evaluation){.o = &o, .rows = json_array(), .verdicts = json_array(), .json = cli->json, .line.unit = "samples"};
     s = choose_suites(v, &err);
     if (s == KV_OK) s = choose_pipelines(v, &err);
     if (s == KV_OK && o.sweep) s = expand_sweep(v, &err);

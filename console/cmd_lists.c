@@ -165,6 +165,12 @@ int kv_cmd_pipelines(int argc, char **argv, const struct kv_cli *cli)
     return plain_list(argc, "pipelines", cli);
 }
 
+int kv_cmd_progress(int argc, char **argv, const struct kv_cli *cli)
+{
+    (void)argv;
+    return plain_list(argc, "progress", cli);
+}
+
 int kv_cmd_credits(int argc, char **argv, const struct kv_cli *cli)
 {
     (void)argv;

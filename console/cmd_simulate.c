@@ -1,5 +1,6 @@
 /* cmd_simulate.c — kvasir simulate: a request trace through one pool, or through tiers, policies and credits on a virtual clock. */
 #include "console/offline.h"
+#include "console/progress_line.h"
 #include "console/simulate_trace.h"
 #include "controller/embedded.h"
 #include "controller/policy_host.h"
@@ -246,8 +247,12 @@ static enum kv_status run_one(const struct options *o, const struct kv_sim_trace
     if (s != KV_OK) return s;
     c->decide = a.script ? decide : NULL;
     c->decide_ctx = &a;
+    struct kv_progress_line line = {.what = policy ? policy : "simulate", .unit = "requests"};
+    c->told = kv_progress_line_told;
+    c->told_ctx = &line;
     double began = seconds_now();
     s = kv_sim_run(t, c, &r, err);
+    kv_progress_line_end(&line);
     const char *name = a.script ? kv_policy_name(a.script) : "none";
     if (s == KV_OK && !json) print_row(&r, c, name);
     if (s == KV_OK) json_array_append_new(all, result_json(&r, c, name, a.faults, seconds_now() - began));

@@ -8,7 +8,19 @@
 enum kv_status kv_api_ready(void *app, struct kv_error *err)
 {
     struct kv_app *a = app;
-    return a->ready ? KV_OK : kv_fail(err, KV_DRAINING, "server", a->draining ? "the server is draining" : "the server is still starting");
+    char loads[128];
+    if (a->ready) return KV_OK;
+    if (a->draining) return kv_fail(err, KV_DRAINING, "server", "the server is draining");
+    kv_progress_loading(&a->progress, loads, sizeof loads);
+    kv_fail(err, KV_DRAINING, "server", "the server is still starting%s%s", *loads ? " and loads its model" : "", loads);
+    kv_hint(err, "GET /api/v1/progress says how far it is; /readyz says when it takes requests");
+    return KV_DRAINING;
+}
+
+static KV_HANDLER(kv_api_progress)
+{
+    struct kv_app *a = r->app;
+    return kv_http_reply_json(r, 200, kv_progress_json(&a->progress, a->ready ? a->engine : NULL), err);
 }
 
 static KV_HANDLER(kv_api_healthz)
@@ -132,6 +144,7 @@ const struct kv_http_route kv_api_routes[] = {
     {"POST", "/tokenize", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_tokenize, "text to token ids"},
     {"POST", "/detokenize", KV_RIGHT_INFER, KV_ROUTE_JSON, kv_openai_detokenize, "token ids to text"},
     {"GET", "/api/v1/status", VIEW, 0, kv_api_status, "what is going on now"},
+    {"GET", "/api/v1/progress", VIEW, KV_ROUTE_EARLY, kv_api_progress, "what takes a while now and how far it is: load, prefill, restore, recompute, replay, backup"},
     {"GET", "/api/v1/events", VIEW, 0, kv_api_events, "server-sent events: status, rollout, receipt, failure, log"},
     {"GET", "/api/v1/metrics/history", VIEW, 0, kv_api_history, "one point a second"},
     {"GET", "/api/v1/openapi.json", VIEW, 0, kv_api_openapi, "this description"},

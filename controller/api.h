@@ -7,6 +7,7 @@
 #include "controller/http.h"
 #include "controller/notify.h"
 #include "controller/openai_sessions.h"
+#include "controller/progress.h"
 
 #include <stdatomic.h>
 
@@ -23,6 +24,7 @@ struct kv_app {
     struct kv_trace_record *trace; /* NULL: none is written */
     struct kv_quality *quality; /* NULL: quality.share is 0 */
     struct kv_http *http;
+    struct kv_progress progress;
     int64_t started_us;         /* CLOCK_MONOTONIC */
     int max_inferring;          /* requests under /v1 at once, so that operators always find a connection */
     _Atomic int inferring;

@@ -127,12 +127,22 @@ KV_HANDLER(kv_api_policy_version)
     return st ? st : reply_version(r, kind, r->part[1], true, 200, err);
 }
 
+static enum kv_status run_replay(struct kv_app *app, enum kv_policy_kind kind, const char *version, const char *who, struct kv_replay *p, struct kv_error *err)
+{
+    char what[96];
+    snprintf(what, sizeof what, "%s policy %.12s", kv_policy_kind_name(kind), version);
+    p->job = kv_job_begin(&app->progress, KV_JOB_REPLAY, what, "decisions");
+    enum kv_status st = kv_control_policy_replay(app->control, kind, version, who, p, err);
+    kv_job_end(p->job);
+    return st;
+}
+
 static enum kv_status reply_replay(struct kv_http_request *r, enum kv_policy_kind kind, const char *version, const char *who, struct kv_error *err)
 {
     struct kv_app *app = r->app;
     struct kv_policy_version v;
     struct kv_replay *p = calloc(1, sizeof *p);
-    enum kv_status st = p ? kv_control_policy_replay(app->control, kind, version, who, p, err) : kv_fail(err, KV_OUT_OF_MEMORY, "replay", "no memory for the answer");
+    enum kv_status st = p ? run_replay(app, kind, version, who, p, err) : kv_fail(err, KV_OUT_OF_MEMORY, "replay", "no memory for the answer");
     if (!st) st = kv_store_policy_version(app->store, kind, version, &v, NULL, NULL, err);
     json_t *list = json_array();
     for (int32_t i = 0; !st && i < p->n_changes; i++)
@@ -180,7 +190,7 @@ static enum kv_status activate_source(struct kv_http_request *r, enum kv_policy_
     }
     struct kv_replay *p = !st && v.state == KV_POLICY_CHECKED ? calloc(1, sizeof *p) : NULL;
     if (p) {
-        st = kv_control_policy_replay(control, kind, v.version, who, p, err);
+        st = run_replay(r->app, kind, v.version, who, p, err);
         v.state = KV_POLICY_REPLAYED;
     }
     free(p);

@@ -113,6 +113,11 @@ KV_HANDLER(kv_api_verify)
     return kv_http_reply_json(r, 200, o, err);
 }
 
+static void backup_told(void *task, uint64_t done, uint64_t total)
+{
+    kv_job_at(task, done, total);
+}
+
 /* Into the state folder's backups, so that a caller chooses no path of the server's. */
 KV_HANDLER(kv_api_backup)
 {
@@ -125,6 +130,8 @@ KV_HANDLER(kv_api_backup)
     snprintf(path, sizeof path, "%s/backups", kv_store_dir(app->store));
     if (mkdir(path, 0700) && errno != EEXIST) return kv_fail(err, KV_IO_ERROR, path, "the folder of backups cannot be made: %s", strerror(errno));
     snprintf(path, sizeof path, "%s/backups/%s", kv_store_dir(app->store), name);
-    enum kv_status st = kv_store_backup(app->store, path, err);
+    struct kv_job *task = kv_job_begin(&app->progress, KV_JOB_BACKUP, name, "pages");
+    enum kv_status st = kv_store_backup(app->store, path, backup_told, task, err);
+    kv_job_end(task);
     return st ? st : kv_http_reply_json(r, 201, json_pack("{s:o}", "path", kv_text_json(path, strlen(path))), err);
 }

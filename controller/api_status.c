@@ -120,6 +120,9 @@ json_t *kv_api_status_json(struct kv_app *app)
     json_object_set_new(o, "store", json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I}", "ok", (int)h->ok, "reason", kv_status_name(h->reason), "receipts", (json_int_t)h->receipts,
                                               "queued", (json_int_t)h->queued, "dropped", (json_int_t)h->refused, "bytes", (json_int_t)h->bytes, "last_commit_us",
                                               (json_int_t)h->last_commit_us));
+    json_t *progress = kv_progress_json(&app->progress, app->engine);
+    json_object_set(o, "progress", json_object_get(progress, "tasks"));
+    json_decref(progress);
     json_object_set_new(o, "mode", json_string(app->config->auth_mode));
     json_object_set_new(o, "demo", json_boolean(app->demo));
     json_object_set_new(o, "draining", json_boolean(app->draining));

@@ -142,6 +142,21 @@ static void *status_main(void *arg)
     return NULL;
 }
 
+static void loading(void *task, const char *what, double fraction)
+{
+    (void)what;
+    kv_job_at(task, (uint64_t)(fraction * 1000), 1000);
+}
+
+static enum kv_status open_model(struct daemon *d, struct kv_error *err)
+{
+    const char *base = strrchr(d->model, '/');
+    struct kv_job *task = kv_job_begin(&d->app.progress, KV_JOB_LOAD, base ? base + 1 : d->model, "permille");
+    enum kv_status st = kv_model_open(d->model, &(struct kv_model_options){.progress = loading, .progress_ctx = task}, &d->app.model, err);
+    kv_job_end(task);
+    return st;
+}
+
 /* The port is taken first: a taken one is told at once, and /healthz answers while the model loads. */
 static enum kv_status start(struct daemon *d, struct kv_error *err)
 {
@@ -166,7 +181,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = kv_store_open(&(struct kv_store_config){.dir = d->state, .key_file = *d->config.receipts_key ? d->config.receipts_key : NULL, .on_row = kv_api_on_row, .on_row_ctx = app}, &app->store, err);
     if (!st) st = kv_api_issue_tokens(app, err);
     if (!st && *d->config.trace_path) st = kv_trace_record_open(d->config.trace_path, &app->trace, err);
-    if (!st) st = kv_model_open(d->model, NULL, &app->model, err);
+    if (!st) st = open_model(d, err);
     if (!st) st = start_engine(d, err);
     if (!st) st = start_control(d, err);
     if (!st) st = start_quality(d, err);

@@ -7,6 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void clear(struct kv_replay *out)
+{
+    struct kv_job *job = out->job;
+    memset(out, 0, sizeof *out);
+    out->job = job;
+}
+
 static struct kv_replay_change *changed(struct kv_replay *out)
 {
     out->changed++;
@@ -131,9 +138,11 @@ static bool ask_again(struct kv_script *p, const struct kv_recorded_decision *d,
 void kv_replay_release(struct kv_script *p, const struct kv_recorded_decision *d, int32_t n, struct kv_replay *out)
 {
     struct kv_rollout *r = malloc(sizeof *r);
-    memset(out, 0, sizeof *out);
-    for (int32_t i = 0; i < n; i++)
+    clear(out);
+    for (int32_t i = 0; i < n; i++) {
         if (!r || !d[i].input || !ask_again(p, &d[i], r, out)) out->unreadable++;
+        kv_job_at(out->job, (uint64_t)i + 1, (uint64_t)n);
+    }
     free(r);
 }
 
@@ -147,9 +156,10 @@ static const char *admission_name(enum kv_admission a)
 
 void kv_replay_admission(struct kv_script *p, struct kv_kept_admission *kept, int32_t n, struct kv_replay *out)
 {
-    memset(out, 0, sizeof *out);
+    clear(out);
     for (int32_t i = 0; i < n; i++) {
         struct kv_kept_admission *k = &kept[i];
+        kv_job_at(out->job, (uint64_t)i + 1, (uint64_t)n);
         struct kv_admission_answer a;
         struct kv_error err = {0};
         k->r.tenant = k->tenant;
@@ -171,7 +181,7 @@ void kv_replay_admission(struct kv_script *p, struct kv_kept_admission *kept, in
 
 void kv_replay_fallback(const struct kv_fallback_table *was, const struct kv_fallback_table *now, struct kv_replay *out)
 {
-    memset(out, 0, sizeof *out);
+    clear(out);
     for (unsigned i = 0; i < KV_FALLBACK_CELLS; i++) {
         out->asked++;
         if (was->action[i] == now->action[i]) continue;

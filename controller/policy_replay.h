@@ -5,6 +5,7 @@
 #ifndef KV_POLICY_REPLAY_H
 #define KV_POLICY_REPLAY_H
 
+#include "controller/progress.h"
 #include "controller/store.h"
 
 #define KV_REPLAY_DECISIONS 2000  /* release decisions asked again at most, the newest */
@@ -21,6 +22,7 @@ struct kv_replay {
     struct kv_replay_change change[KV_REPLAY_LISTED];
     int32_t n_changes;
     struct kv_replay_change spare;   /* where one more than the listed ones is written */
+    struct kv_job *job;              /* told how far it is; set by the caller, NULL: nobody */
 };
 
 /* The question as it is kept; free. NULL: no memory. */

@@ -158,8 +158,9 @@ enum kv_status kv_store_request_root(struct kv_store *s, const struct kv_receipt
 /* Seals and removes receipts older than before_us: at most 20000 at once, never the last 1000, and up to a row that a signed head covers. Records its own
  * deletion as a receipt. */
 enum kv_status kv_store_retain(struct kv_store *s, int64_t before_us, int64_t now_us, uint64_t *removed, struct kv_error *err);
+typedef void kv_told(void *ctx, uint64_t done, uint64_t total); /* how far a long piece of work is */
 /* A folder that verifies and starts as it is, made while the server runs; the key file comes along unless it is kept elsewhere. */
-enum kv_status kv_store_backup(struct kv_store *s, const char *to, struct kv_error *err);
+enum kv_status kv_store_backup(struct kv_store *s, const char *to, kv_told *told, void *ctx, struct kv_error *err);
 
 /* Recomputes the whole chain against the stored hashes and the signed heads. IO and locking errors are the status. */
 enum kv_status kv_store_verify(struct kv_store *s, struct kv_verify_result *out, struct kv_error *err);

@@ -194,7 +194,21 @@ static enum kv_status copy_file(const char *from_dir, const char *to_dir, const 
     return bad ? KV_IO_ERROR : KV_OK;
 }
 
-enum kv_status kv_store_backup(struct kv_store *s, const char *to, struct kv_error *err)
+/* In pieces, so that whoever waits can be told how far it is; a piece takes milliseconds. */
+static int copy_pages(sqlite3_backup *b, kv_told *told, void *ctx)
+{
+    enum { PAGES = 512 };
+    int rc;
+    while ((rc = sqlite3_backup_step(b, PAGES)) == SQLITE_OK) {
+        int total = sqlite3_backup_pagecount(b);
+        if (told) told(ctx, (uint64_t)(total - sqlite3_backup_remaining(b)), (uint64_t)total);
+    }
+    int total = sqlite3_backup_pagecount(b);
+    if (told && rc == SQLITE_DONE) told(ctx, (uint64_t)total, (uint64_t)total);
+    return rc;
+}
+
+enum kv_status kv_store_backup(struct kv_store *s, const char *to, kv_told *told, void *ctx, struct kv_error *err)
 {
     char path[1100];
     enum kv_status st = kv_store_flush(s, err);
@@ -211,7 +225,7 @@ enum kv_status kv_store_backup(struct kv_store *s, const char *to, struct kv_err
     pthread_mutex_lock(&s->read_mutex); /* no checkpoint meanwhile */
     sqlite3_backup *b = rc == SQLITE_OK ? sqlite3_backup_init(copy, "main", s->read_db, "main") : NULL;
     if (b) {
-        sqlite3_backup_step(b, -1);
+        copy_pages(b, told, ctx);
         rc = sqlite3_backup_finish(b);
     }
     pthread_mutex_unlock(&s->read_mutex);

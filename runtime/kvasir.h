@@ -386,6 +386,17 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
 };
 void kv_engine_stats(const struct kv_engine *e, struct kv_engine_stats *out); /* any thread */
 const char *kv_engine_isa(const struct kv_engine *e);
+
+/* What a sequence is busy with before it yields tokens: rows of its prompt, rows read back, rows computed anew after a rollback. */
+enum kv_work_kind { KV_WORK_PREFILL, KV_WORK_RESTORE, KV_WORK_RECOMPUTE };
+struct kv_work {
+    enum kv_work_kind kind;
+    uint64_t request;
+    char tenant[64], session[64];
+    int32_t done, total; /* tokens */
+    int64_t since_us;    /* CLOCK_MONOTONIC */
+};
+int32_t kv_engine_work(const struct kv_engine *e, struct kv_work *out, int32_t cap); /* any thread; as of the last iteration, the oldest 32 at most */
 void kv_numerics_id(uint8_t out[32]); /* SHA-256 of the start-up self-test */
 
 struct kv_layer_timing { /* of the last layerwise step: measured, and predicted by the two-slot recurrence fed with measured F and C */

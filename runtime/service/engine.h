@@ -17,7 +17,7 @@
 
 #include <pthread.h>
 
-enum { KV_SAMPLE_RING = 8192,
+enum { KV_SAMPLE_RING = 8192, KV_WORK_SEEN = 32,
        /* Receipts that an iteration may make of one sequence, and of requests that end in the queue: half the waiting room is for them. */
        KV_RECEIPTS_A_SEQUENCE = 32, KV_RECEIPTS_OF_QUEUE = 256 };
 
@@ -81,6 +81,8 @@ struct kv_engine {
     struct kv_engine_stats stats_out;
     struct kv_layer_timing *timings_out; /* [n_layers] */
     int32_t n_timings;
+    struct kv_work work_out[KV_WORK_SEEN];
+    int32_t n_work;
 
     /* Decode thread. */
     uint64_t word;                   /* release word of the iteration */

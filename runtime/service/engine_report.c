@@ -106,6 +106,33 @@ void kv_report_publication(struct kv_engine *e, struct kv_sequence *s)
     kv_report_receipt(e, s, KV_RECEIPT_PUBLICATION, KV_OK, r);
 }
 
+/* false: it yields tokens, or has not begun. */
+static bool work_of(const struct kv_sequence *s, struct kv_work *w)
+{
+    const struct kv_turn *t = s->turn;
+    *w = (struct kv_work){.kind = KV_WORK_PREFILL, .request = s->id, .done = s->cache.n_rows, .total = s->n_prompt, .since_us = s->admitted_us};
+    if (s->recomputing) {
+        w->kind = KV_WORK_RECOMPUTE;
+        w->total = s->recompute_to;
+        w->since_us = s->recompute_began_us;
+    } else if (t && atomic_load(&t->phase) == KV_TURN_READING) {
+        uint32_t ready = atomic_load(&t->ready);
+        w->kind = KV_WORK_RESTORE;
+        w->total = (t->asked - t->first) * KV_BLOCK_ROWS;
+        w->done = ready == KV_ARRIVAL_FAILED ? 0 : (int32_t)((int64_t)w->total * ready / t->chain.n_layers);
+    }
+    memcpy(w->tenant, s->tenant, sizeof w->tenant);
+    memcpy(w->session, s->session, sizeof w->session);
+    return w->done < w->total;
+}
+
+/* Under the lock. */
+static void publish_work(struct kv_engine *e)
+{
+    e->n_work = 0;
+    for (int32_t i = 0; i < e->n_live && e->n_work < KV_WORK_SEEN; i++) e->n_work += work_of(e->live[i], &e->work_out[e->n_work]);
+}
+
 void kv_report_stats(struct kv_engine *e)
 {
     struct kv_engine_stats *s = &e->stats;
@@ -131,7 +158,18 @@ void kv_report_stats(struct kv_engine *e)
     e->stats_out.requests = requests; /* counted by the submitting threads */
     e->stats_out.rejected = rejected;
     e->n_timings = kv_placement_timings(e->placements, e->timings_out, e->weights->n_layers);
+    publish_work(e);
     pthread_mutex_unlock(&e->lock);
+}
+
+int32_t kv_engine_work(const struct kv_engine *engine, struct kv_work *out, int32_t cap)
+{
+    struct kv_engine *e = (struct kv_engine *)engine;
+    pthread_mutex_lock(&e->lock);
+    int32_t n = e->n_work < cap ? e->n_work : cap;
+    memcpy(out, e->work_out, (size_t)n * sizeof *out);
+    pthread_mutex_unlock(&e->lock);
+    return n;
 }
 
 void kv_engine_stats(const struct kv_engine *engine, struct kv_engine_stats *out)

@@ -418,7 +418,8 @@ enum kv_status kv_sim_run(const struct kv_sim_trace *t, const struct kv_sim_conf
         kv_fail(err, st, "simulate", "no memory for the tiers and queues of the simulation, or no credits");
         goto done;
     }
-    for (;;) {
+    for (uint64_t round = 0;; round++) {
+        if (c->told && round % 1024 == 0) c->told(c->told_ctx, s->next, t->n_requests);
         finish_loads(s);
         arrive(s);
         admit(s);

@@ -34,6 +34,8 @@ struct kv_sim_config {
     double prefill_tokens_per_s, decode_base_us, decode_sequence_us;
     int32_t max_sequences, max_queue, prefill_chunk, starvation_ms, deadline_ms; /* deadline: of requests without one; 0: none */
     struct kv_credit_limits credits;
+    void (*told)(void *ctx, uint64_t done, uint64_t total); /* requests that have arrived, of all; NULL: nobody */
+    void *told_ctx;
     kv_sim_decide *decide;      /* NULL: order of arrival, transfer whenever deadline and credits allow */
     void *decide_ctx;
 };

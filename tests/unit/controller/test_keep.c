@@ -203,15 +203,25 @@ START_TEST(retention_seals_and_says_so)
 }
 END_TEST
 
+static void told(void *ctx, uint64_t done, uint64_t total)
+{
+    uint64_t *last = ctx;
+    ck_assert_uint_ge(done, *last);
+    ck_assert_uint_le(done, total);
+    *last = done;
+}
+
 START_TEST(a_backup_verifies_and_starts)
 {
     char copy[80];
     struct kv_error err = {0};
+    uint64_t pages = 0;
     snprintf(copy, sizeof copy, "%s.copy", dir);
     struct kv_store *s = open_at(dir);
     requests(s, 1, 100, 5);
-    ck_assert_msg(kv_store_backup(s, copy, &err) == KV_OK, "%s", err.message);
-    ck_assert_int_eq(kv_store_backup(s, copy, &err), KV_CONFLICT);
+    ck_assert_msg(kv_store_backup(s, copy, told, &pages, &err) == KV_OK, "%s", err.message);
+    ck_assert_uint_gt(pages, 0);
+    ck_assert_int_eq(kv_store_backup(s, copy, NULL, NULL, &err), KV_CONFLICT);
     requests(s, 101, 100, 5); /* it goes on meanwhile */
     kv_store_close(s);
     struct kv_verify_result v = verify(copy);

@@ -63,7 +63,7 @@ static struct kv_policy_version submit(enum kv_policy_kind kind, const char *sou
 static void lead_to_active(enum kv_policy_kind kind, const char *version, const char *author, const char *approver)
 {
     struct kv_error err = {0};
-    struct kv_replay *r = malloc(sizeof *r);
+    struct kv_replay *r = calloc(1, sizeof *r);
     ck_assert_msg(kv_control_policy_check(control, kind, version, author, &err) == KV_OK, "%s", err.message);
     ck_assert_msg(kv_control_policy_replay(control, kind, version, author, r, &err) == KV_OK, "%s", err.message);
     ck_assert_msg(kv_control_policy_approve(control, kind, version, "", approver, &err) == KV_OK, "%s", err.message);
@@ -111,7 +111,7 @@ END_TEST
 START_TEST(nobody_approves_what_is_their_own)
 {
     struct kv_error err = {0};
-    struct kv_replay *r = malloc(sizeof *r);
+    struct kv_replay *r = calloc(1, sizeof *r);
     two = true;
     struct kv_policy_version v = submit(KV_POLICY_RELEASE, holds, "operator:a");
     ck_assert_int_eq(kv_control_policy_check(control, KV_POLICY_RELEASE, v.version, "operator:a", &err), KV_OK);
@@ -126,7 +126,7 @@ END_TEST
 START_TEST(a_replay_names_what_would_change)
 {
     struct kv_error err = {0};
-    struct kv_replay *r = malloc(sizeof *r);
+    struct kv_replay *r = calloc(1, sizeof *r);
     struct kv_rollout_request q = {.name = "candidate", .pipeline = "quest", .contract = KV_APPROXIMATE};
     uint64_t id;
     kv_params_default(kv_pipeline_find("quest"), &q.params);
@@ -134,8 +134,13 @@ START_TEST(a_replay_names_what_would_change)
     kv_control_tick(control); /* the shipped policy leaves OFF */
     struct kv_policy_version v = submit(KV_POLICY_RELEASE, holds, "operator:a");
     ck_assert_int_eq(kv_control_policy_check(control, KV_POLICY_RELEASE, v.version, "operator:a", &err), KV_OK);
+    struct kv_progress progress = {0};
+    r->job = kv_job_begin(&progress, KV_JOB_REPLAY, "release", "decisions");
     ck_assert_int_eq(kv_control_policy_replay(control, KV_POLICY_RELEASE, v.version, "operator:a", r, &err), KV_OK);
     ck_assert_uint_ge(r->asked, 1);
+    ck_assert_uint_eq(r->job->total, r->asked);
+    ck_assert_uint_eq(r->job->done, r->asked);
+    kv_job_end(r->job);
     ck_assert_uint_eq(r->unreadable, 0);
     ck_assert_uint_eq(r->changed, 1);
     ck_assert_str_eq(r->change[0].was, "ADVANCE");
