@@ -22,6 +22,7 @@ struct kv_app {
     struct kv_sessions *sessions;
     struct kv_interruptions *interruptions;
     struct kv_trace_record *trace; /* NULL: none is written */
+    struct kv_fault_lab *fault_lab; /* NULL: faults.enabled is off */
     struct kv_quality *quality; /* NULL: quality.share is 0 */
     struct kv_http *http;
     struct kv_progress progress;
@@ -91,6 +92,10 @@ KV_HANDLER(kv_api_tournament);
 KV_HANDLER(kv_api_tournament_start);
 KV_HANDLER(kv_api_tournament_stop);
 KV_HANDLER(kv_api_tokens);
+KV_HANDLER(kv_api_faults);
+KV_HANDLER(kv_api_fault_arm);
+KV_HANDLER(kv_api_fault_disarm);
+KV_HANDLER(kv_api_fault_run);
 KV_HANDLER(kv_api_token_create);
 KV_HANDLER(kv_api_token_revoke);
 KV_HANDLER(kv_openai_completions);

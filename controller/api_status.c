@@ -125,6 +125,7 @@ json_t *kv_api_status_json(struct kv_app *app)
     json_decref(progress);
     json_object_set_new(o, "mode", json_string(app->config->auth_mode));
     json_object_set_new(o, "demo", json_boolean(app->demo));
+    json_object_set_new(o, "faults", json_pack("{s:b, s:o}", "enabled", app->fault_lab != NULL, "armed", kv_api_armed_faults_json(app)));
     json_object_set_new(o, "draining", json_boolean(app->draining));
     free(v);
     return o;

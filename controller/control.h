@@ -50,6 +50,7 @@ struct kv_control_config {
     /* Whether more than one person may write here: then nobody approves what is their own. NULL: no. */
     bool (*two_users)(void *ctx);
     void *users_ctx;
+    struct kv_faults *faults;      /* NULL: none can be injected */
     void (*probe)(void *ctx, enum kv_control_step at); /* tests; NULL */
     void *probe_ctx;
     bool manual;                   /* no thread: the caller ticks (tests) */

@@ -1,6 +1,7 @@
 /* control_policy.c — the three active policies: loading, activation, and what they are asked. */
 #include "controller/control_internal.h"
 #include "controller/embedded.h"
+#include "runtime/residency/faults.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,13 +167,19 @@ enum kv_status kv_control_policy_source(struct kv_control *c, enum kv_policy_kin
 void kv_control_admission(struct kv_control *c, const struct kv_admission_request *r, const struct kv_admission_credits *k, struct kv_admission_answer *out)
 {
     struct kv_error err;
+    pthread_mutex_lock(&c->state);
+    uint64_t candidate = c->installed.candidate;
+    pthread_mutex_unlock(&c->state);
+    struct kv_fault_marks faults = kv_faults_match(c->config.faults, r->tenant, NULL, candidate);
+    bool injected = kv_fault_strikes(&faults, KV_FAULT_policy_fault);
     pthread_mutex_lock(&c->admission);
-    enum kv_status st = kv_policy_admission(c->script[KV_POLICY_ADMISSION], r, k, out, &err);
+    enum kv_status st = injected ? kv_fail(&err, KV_POLICY_FAULT, "policy", "a fault was injected") : kv_policy_admission(c->script[KV_POLICY_ADMISSION], r, k, out, &err);
+    if (injected) kv_admission_baseline(r, k, out);
     struct kv_kept_admission *kept = &c->kept[c->n_kept++ % KV_REPLAY_ADMISSIONS];
     *kept = (struct kv_kept_admission){.r = *r, .credits = *k, .was = out->action};
     snprintf(kept->tenant, sizeof kept->tenant, "%s", r->tenant ? r->tenant : "");
     snprintf(kept->class, sizeof kept->class, "%s", r->class ? r->class : "");
-    if (st != KV_OK) blame(c, KV_POLICY_ADMISSION);
+    if (st != KV_OK && !injected) blame(c, KV_POLICY_ADMISSION);
     pthread_mutex_unlock(&c->admission);
     if (st == KV_OK) return;
     struct kv_receipt x;

@@ -79,6 +79,7 @@ enum kv_status kv_demo_configure(struct kv_config *c, struct kv_error *err)
     json_array_append_new(json_object_get(json_array_get(tokens, json_array_size(tokens) - KV_DEMO_TENANTS - 1), "rights"), json_string("infer"));
     json_decref(c->auth_tokens);
     c->auth_tokens = tokens;
+    if (c->origin[KV_SET_faults_enabled] == KV_ORIGIN_DEFAULT) c->faults_enabled = true;
     if (c->origin[KV_SET_shadow_fraction] == KV_ORIGIN_DEFAULT) c->shadow_fraction = 0.1; /* light traffic: more units a token */
     if (c->origin[KV_SET_state] != KV_ORIGIN_DEFAULT) return KV_OK;
     const char *tmp = getenv("TMPDIR");

@@ -2,6 +2,8 @@
 #include "controller/api.h"
 #include "controller/config_paths.h"
 #include "controller/demo.h"
+#include "controller/drill.h"
+#include "controller/fault_lab.h"
 #include "controller/interruptions.h"
 #include "controller/tier_key.h"
 #include "controller/policy_process.h"
@@ -72,6 +74,7 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.disk_bytes = c->disk_capacity;
     e.disk_reserve_bytes = c->disk_reserve;
     e.eviction = c->disk_eviction;
+    e.faults = d->app.fault_lab ? kv_fault_lab_faults(d->app.fault_lab) : NULL;
     enum kv_status st = *c->disk_path ? kv_tier_key_load(d->state, e.disk_key, err) : KV_OK;
     if (st) return st;
     return kv_engine_create(d->app.model, &e, &d->app.engine, err);
@@ -97,7 +100,8 @@ static enum kv_status start_control(struct daemon *d, struct kv_error *err)
 {
     const char *const paths[KV_POLICY_KINDS] = {d->config.policy_admission, d->config.policy_fallback, d->config.policy_release};
     char *source[KV_POLICY_KINDS] = {0};
-    struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app, .check_program = "/proc/self/exe", .two_users = two_users, .users_ctx = &d->app};
+    struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app, .check_program = "/proc/self/exe", .two_users = two_users, .users_ctx = &d->app,
+                                  .faults = d->app.fault_lab ? kv_fault_lab_faults(d->app.fault_lab) : NULL};
     memcpy(c.model_artifact, kv_model_info(d->app.model)->artifact, 32);
     kv_numerics_id(c.numerics_id);
     enum kv_status st = KV_OK;
@@ -170,7 +174,8 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     app->events = kv_events_create((int)d->config.max_event_streams);
     app->sessions = kv_sessions_create();
     app->interruptions = kv_interruptions_create();
-    if (!app->events || !app->sessions || !app->interruptions) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
+    bool lab = !d->config.faults_enabled || !kv_fault_lab_create(&app->fault_lab);
+    if (!app->events || !app->sessions || !app->interruptions || !lab) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
     kv_events_log_level(kv_events_level_from_name(d->config.log_level));
     kv_events_log_to(app->events);
     enum kv_status st = refuse_unbuilt_tiers(&d->config, err);
@@ -223,6 +228,7 @@ static void stop(struct daemon *d)
     kv_sessions_free(app->sessions);
     kv_interruptions_free(app->interruptions);
     kv_trace_record_close(app->trace);
+    kv_fault_lab_destroy(app->fault_lab);
 }
 
 /* ---------------------------------------------------------------- signals */

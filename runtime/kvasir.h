@@ -373,6 +373,7 @@ struct kv_tier_stats {
 struct kv_engine_stats { /* a consistent copy made by the decode thread after each iteration */
     int32_t active, queued, recomputing;
     uint64_t requests, finished, cancelled, rejected, published_tokens, prompt_tokens, iterations;
+    uint64_t reserved_bytes; /* of host memory, set aside for requests that run or are paused and for turns that are being saved: no fault leaves any behind */
     uint64_t reused_tokens, receipts_held; /* rows found by their prefix; receipts that had to wait for their sink */
     uint64_t approximate_tokens, exact_tokens, units_sampled, units_dropped, samples_dropped;
     uint64_t exact_mismatches, illegal_fallbacks, tenant_failures, allocation_failures, full_fallbacks, widened;

@@ -145,6 +145,7 @@ void kv_report_stats(struct kv_engine *e)
     s->active = e->n_live;
     s->recomputing = atomic_load(&e->recomputing);
     s->last_iteration_us = e->last_iteration_us;
+    s->reserved_bytes = e->reserved_bytes;
     s->n_tiers = 2;
     kv_placement_tier_stats(e->placements, &s->tier[0]);
     s->tier[1] = (struct kv_tier_stats){.name = "host", .capacity_bytes = kv_arena_capacity_bytes(e->arena),

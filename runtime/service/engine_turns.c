@@ -151,13 +151,23 @@ void kv_engine_turn_stepped(struct kv_step_item *it)
     if (s->arriving && atomic_load(&s->turn->ready) == KV_ARRIVAL_FAILED) atomic_fetch_or(&s->verdict, KV_STEP_POSTPONE);
 }
 
+static void report_unsaved(struct kv_engine *e, const struct kv_turn *t)
+{
+    struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = t->end * KV_BLOCK_ROWS};
+    memcpy(r.tenant, t->tenant, sizeof r.tenant);
+    memcpy(r.session, t->session, sizeof r.session);
+    snprintf(r.detail, sizeof r.detail, "a turn could not be saved whole; its history will be computed again");
+    kv_report_receipt(e, NULL, KV_RECEIPT_FAILURE, t->status, r);
+    kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_FAILURE, .layer = -1, .kv_head = -1, .status = t->status});
+}
+
 static void give_back(struct kv_engine *e)
 {
     for (struct kv_turn *t; (t = kv_turns_saved(e->turns));) {
         uint64_t bytes = (uint64_t)t->own.n_blocks * (uint64_t)e->weights->n_layers * t->own.slab_bytes;
         e->reserved_bytes -= bytes;
         e->saving_bytes -= bytes;
-        if (t->status != KV_OK) kv_report_failure(e, NULL, t->status, "a turn could not be saved whole; its history will be computed again");
+        if (t->status != KV_OK) report_unsaved(e, t);
         kv_pauses_saved(e, t);
         kv_cache_free(&t->own, e->arena);
         kv_turns_let_go(e->turns, t);
