@@ -315,6 +315,7 @@ int main(int argc, char **argv)
     struct kv_error err = {0};
     sigset_t set;
     if (argc == 3 && !strcmp(argv[1], "--check-policy")) return kv_policy_check_main(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "--drill")) return kv_drill_main(argv[2]);
     struct daemon *d = calloc(1, sizeof *d);
     if (!d) return EXIT_FAILURE;
     d->argc = argc;
