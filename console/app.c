@@ -22,6 +22,7 @@ static const struct {
     [KV_VIEW_ROLLOUTS] = {"rollouts", "rollouts", NULL},
     [KV_VIEW_AUDIT] = {"audit", "audit", NULL},
     [KV_VIEW_CREDITS] = {"credits", NULL, "/api/v1/credits"},
+    [KV_VIEW_PAUSED] = {"paused", "interruptions", NULL},
     [KV_VIEW_HELP] = {"help", NULL, NULL},
 };
 
@@ -220,7 +221,7 @@ struct order {
 static int compare_rows(const void *x, const void *y, void *ctx)
 {
     const struct order *o = ctx;
-    const json_t *p = json_object_get(*(json_t *const *)x, o->column->field), *q = json_object_get(*(json_t *const *)y, o->column->field);
+    const json_t *p = kv_cell_value(*(json_t *const *)x, o->column), *q = kv_cell_value(*(json_t *const *)y, o->column);
     if (json_is_number(p) && json_is_number(q)) {
         double a = json_number_value(p), b = json_number_value(q);
         return o->sign * ((a > b) - (a < b));

@@ -128,7 +128,7 @@ void kv_app_draw(const struct kv_app *a, struct kv_grid *g)
     else if (a->view == KV_VIEW_ROLLOUT) kv_draw_rollout(a, g);
     else if (a->view == KV_VIEW_HELP) kv_draw_help(a, g);
     else if (kv_view_table(a->view)) kv_draw_list(a, g);
-    else kv_draw_plain(a, g);
+    else kv_draw_credits(a, g);
     draw_top(a, g);
     draw_bottom(a, g);
 }

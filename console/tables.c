@@ -48,6 +48,10 @@ const struct kv_table kv_tables[] = {
      {{"name", "name", 18, KV_CELL_TEXT}, {"built", "built", 5, KV_CELL_BOOL}, {"exactness", "exactness", 11, KV_CELL_TEXT},
       {"placement", "placement", 13, KV_CELL_TEXT}, {"selector", "selector", 16, KV_CELL_TEXT}, {"unit", "unit", 12, KV_CELL_TEXT},
       {"section", "section", 10, KV_CELL_TEXT}, {"tier", "tier", 0, KV_CELL_TEXT}}},
+    {"tournament", "/api/v1/tournament", "entries", "pipeline",
+     {{"rank", "rank", 4, KV_CELL_INT}, {"pipeline", "pipeline", 10, KV_CELL_TEXT}, {"verdict", "verdict", 7, KV_CELL_TEXT}, {"bytes", "bytes", 10, KV_CELL_BYTES},
+      {"low", "bytes_low", 10, KV_CELL_BYTES, 100}, {"high", "bytes_high", 10, KV_CELL_BYTES, 100}, {"of all", "share", 8, KV_CELL_PERCENT}, {"rows", "rows", 7, KV_CELL_FLOAT},
+      {"mass", "mass", 7, KV_CELL_FLOAT}, {"low", "mass_low", 7, KV_CELL_FLOAT, 120}, {"high", "mass_high", 7, KV_CELL_FLOAT, 120}, {"at", "at", 6, KV_CELL_FLOAT}, {"of", "budget", 0, KV_CELL_TEXT}}},
     {"credits", "/api/v1/credits", "credits", "name",
      {{"credit", "name", 9, KV_CELL_TEXT}, {"unit", "unit", 6, KV_CELL_TEXT}, {"total", "total", 16, KV_CELL_INT}, {"used", "used", 16, KV_CELL_INT},
       {"free", "free", 16, KV_CELL_INT}, {"peak", "peak", 16, KV_CELL_INT}}},
@@ -55,10 +59,11 @@ const struct kv_table kv_tables[] = {
      {{"id", "id", 14, KV_CELL_TEXT}, {"kind", "kind", 9, KV_CELL_TEXT}, {"done", "done", 8, KV_CELL_INT}, {"of", "total", 8, KV_CELL_INT},
       {"unit", "unit", 9, KV_CELL_TEXT}, {"seconds", "seconds", 8, KV_CELL_FLOAT}, {"what", "what", 0, KV_CELL_TEXT}}},
     {"interruptions", "/api/v1/interruptions", "interruptions", "session",
-     {{"session", "session", 20, KV_CELL_TEXT}, {"tenant", "tenant", 10, KV_CELL_TEXT}, {"epoch", "pause_epoch", 5, KV_CELL_INT},
-      {"state", "state", 14, KV_CELL_TEXT}, {"action", "action", 8, KV_CELL_TEXT}, {"seconds", "seconds", 9, KV_CELL_FLOAT},
-      {"held", "held_bytes", 10, KV_CELL_BYTES}, {"out", "swapped_bytes", 10, KV_CELL_BYTES}, {"revised", "revisions", 7, KV_CELL_INT},
-      {"call", "call_id", 16, KV_CELL_TEXT}, {"result", "result_state", 0, KV_CELL_TEXT}}},
+     {{"session", "session", 16, KV_CELL_TEXT}, {"tenant", "tenant", 8, KV_CELL_TEXT, 100}, {"epoch", "pause_epoch", 5, KV_CELL_INT, 150},
+      {"state", "state", 14, KV_CELL_TEXT}, {"action", "action", 8, KV_CELL_TEXT}, {"age s", "seconds", 7, KV_CELL_FLOAT},
+      {"held", "held_bytes", 9, KV_CELL_BYTES, 90}, {"out", "swapped_bytes", 9, KV_CELL_BYTES, 100}, {"preserve", "waste_byte_ms.preserve", 10, KV_CELL_FLOAT, 140},
+      {"swap", "waste_byte_ms.swap", 10, KV_CELL_FLOAT, 140}, {"discard", "waste_byte_ms.discard", 10, KV_CELL_FLOAT, 140}, {"revised", "revisions", 7, KV_CELL_INT, 170},
+      {"result", "result_state", 10, KV_CELL_TEXT}, {"call", "call_id", 0, KV_CELL_TEXT}}},
     {"audit", "/api/v1/audit", "receipts", "id",
      {{"id", "id", 7, KV_CELL_INT}, {"at", "at", 8, KV_CELL_TIME}, {"reason", "reason", 17, KV_CELL_TEXT},
       {"rollout", "rollout", 9, KV_CELL_TEXT}, {"what", "detail", 0, KV_CELL_TEXT}}},
@@ -95,9 +100,18 @@ static void time_text(const char *s, char *out, size_t cap)
     strftime(out, cap, "%H:%M:%S", &local);
 }
 
+const json_t *kv_cell_value(const json_t *row, const struct kv_column *c)
+{
+    char outer[32];
+    const char *dot = strchr(c->field, '.');
+    if (!dot) return json_object_get(row, c->field);
+    snprintf(outer, sizeof outer, "%.*s", (int)(dot - c->field), c->field);
+    return json_object_get(json_object_get(row, outer), dot + 1);
+}
+
 void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap)
 {
-    const json_t *v = json_object_get(row, c->field);
+    const json_t *v = kv_cell_value(row, c);
     if (!v || json_is_null(v)) {
         snprintf(out, cap, "%s", ascii ? "-" : "–");
         return;

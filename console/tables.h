@@ -8,7 +8,7 @@
 enum kv_cell_kind { KV_CELL_TEXT, KV_CELL_INT, KV_CELL_FLOAT, KV_CELL_PERCENT, KV_CELL_BYTES, KV_CELL_TIME, KV_CELL_BOOL, KV_CELL_HEX };
 
 struct kv_column {
-    const char *title, *field;
+    const char *title, *field; /* field: "a.b" is member b of a */
     int width; /* 0: the rest of the line */
     enum kv_cell_kind kind;
     int from_cols; /* a screen narrower than this leaves the column out; 0 never */
@@ -16,11 +16,12 @@ struct kv_column {
 
 struct kv_table {
     const char *name, *route, *array, *id; /* array: member of the answer that holds the rows; id: field that names a row */
-    struct kv_column column[12];
+    struct kv_column column[15];
 };
 
 extern const struct kv_table kv_tables[];
 const struct kv_table *kv_table_find(const char *name);
+const json_t *kv_cell_value(const json_t *row, const struct kv_column *c); /* NULL when absent */
 /* One cell as text. Absent fields are "–" (or "-" when ascii). */
 void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap);
 /* The rows as plain text on stdout, a header first. */

@@ -241,7 +241,11 @@ static void ask_what_is_due(struct kv_wire *w)
     }
     /* Receipts and failures come by the stream. */
     bool streamed = a->view == KV_VIEW_RECEIPTS || a->view == KV_VIEW_FAILURES || a->view == KV_VIEW_AUDIT;
-    if (!streamed && a->now_ms - w->refreshed_ms > REFRESH_MS) fetch_list(w, a->view), w->refreshed_ms = a->now_ms;
+    if (!streamed && a->now_ms - w->refreshed_ms > REFRESH_MS) {
+        fetch_list(w, a->view);
+        if (a->view == KV_VIEW_CREDITS) fetch_list(w, KV_VIEW_PAUSED);
+        w->refreshed_ms = a->now_ms;
+    }
 }
 
 void kv_wire_step(struct kv_wire *w, int timeout_ms)

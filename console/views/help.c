@@ -2,7 +2,7 @@
 #include "console/views/views.h"
 
 static const char *const keys[][2] = {
-    {"1-9 0, Tab", "views: rollout receipts failures policies sessions tiers pipelines rollouts audit credits"},
+    {"1-9 0, Tab", "views: rollout receipts failures policies sessions tiers pipelines rollouts audit credits paused"},
     {"j k, arrows", "move; PgUp PgDn Home End; o loads older receipts"},
     {"Enter, Esc", "open a row, then what it rests on; back"},
     {"/ n N", "filter a list, find on a page; next and previous match; Esc clears"},

@@ -19,14 +19,14 @@ void kv_draw_cells(struct kv_grid *g, int row, const struct kv_table *t, const j
     }
 }
 
-static void draw_header(const struct kv_app *a, struct kv_grid *g, int row, const struct kv_table *t)
+void kv_draw_header(struct kv_grid *g, int row, const struct kv_table *t, int sort, bool descending)
 {
     int c = 1, i = 1;
     for (const struct kv_column *col = t->column; col->title && c < g->cols - 1; col++, i++) {
         char title[40];
         if (g->cols < col->from_cols) continue;
-        bool here = a->sort[a->view] == i;
-        snprintf(title, sizeof title, "%s%s", here ? a->descending[a->view] ? "▼" : "▲" : "", col->title);
+        bool here = sort == i;
+        snprintf(title, sizeof title, "%s%s", here ? descending ? "▼" : "▲" : "", col->title);
         kv_grid_text(g, row, c, col->width, here ? KV_STYLE_ACCENT : KV_STYLE_BOLD, false, title);
         c += (col->width ? col->width : g->cols) + 1;
     }
@@ -46,7 +46,7 @@ void kv_draw_list(const struct kv_app *a, struct kv_grid *g)
     const struct kv_table *t = kv_view_table(a->view);
     size_t n = kv_app_rows(a, a->view, rows, KV_ROWS_KEPT), at = kv_app_selected(a, a->view, rows, n);
     size_t shown = g->rows > 3 ? (size_t)g->rows - 3 : 0, top = at >= shown ? at - shown + 1 : 0;
-    draw_header(a, g, 1, t);
+    kv_draw_header(g, 1, t, a->sort[a->view], a->descending[a->view]);
     if (!n) kv_grid_text(g, 3, 1, 0, KV_STYLE_DIM, false, emptiness(a));
     for (size_t i = 0; i < shown && top + i < n; i++) {
         char id[128];

@@ -35,10 +35,3 @@ void kv_draw_page(const struct kv_app *a, struct kv_grid *g)
 {
     draw(g, &a->page[a->depth - 1], a->find);
 }
-
-void kv_draw_plain(const struct kv_app *a, struct kv_grid *g)
-{
-    struct kv_page p = {.data = a->list[a->view]};
-    if (a->absent[a->view]) kv_grid_text(g, 2, 1, 0, KV_STYLE_DIM, false, "this kvasird does not serve it");
-    else draw(g, &p, "");
-}

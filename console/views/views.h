@@ -13,7 +13,8 @@ void kv_draw_cells(struct kv_grid *g, int row, const struct kv_table *t, const j
 void kv_draw_rollout(const struct kv_app *a, struct kv_grid *g);
 void kv_draw_list(const struct kv_app *a, struct kv_grid *g);
 void kv_draw_page(const struct kv_app *a, struct kv_grid *g);
-void kv_draw_plain(const struct kv_app *a, struct kv_grid *g); /* a view that is no list: its JSON */
+void kv_draw_header(struct kv_grid *g, int row, const struct kv_table *t, int sort, bool descending); /* sort: as in kv_app */
+void kv_draw_credits(const struct kv_app *a, struct kv_grid *g);
 void kv_draw_help(const struct kv_app *a, struct kv_grid *g);
 
 #endif

@@ -107,6 +107,7 @@ test('every place opens by its address, has a heading and is accessible in both 
     'sessions',
     'compare',
     'audit',
+    'credits',
     'tiers',
     'pipelines',
     'pipelines/quest',
@@ -124,6 +125,20 @@ test('every place opens by its address, has a heading and is accessible in both 
     assert.deepEqual(page.complaints, []);
     await page.context().close();
   }
+});
+
+test('a paused session shows with its age, what became of its rows, and what it waits for', async () => {
+  const post = (path, body) => fetch(`${daemon.url}/v1/${path}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) });
+  const answer = post('completions', { prompt: 'The keeper of the gate said', max_tokens: 900, ignore_eos: true, kvasir: { session: 'agent-web' } });
+  await until('paused', async () => (await post('sessions/agent-web/pause', { call_id: 'call-web', action: 'discard' })).status === 200);
+  assert.equal((await (await answer).json()).choices[0].finish_reason, 'pause');
+  const page = await open(browser, `${daemon.url}/#/credits`);
+  const row = page.getByRole('region', { name: 'Paused sessions' }).getByRole('row', { name: /agent-web/ });
+  await row.getByText('TOKEN_ONLY').waitFor();
+  for (const text of ['discard', 'call-web', 'UNSEEN']) await row.getByText(text, { exact: true }).waitFor();
+  await page.getByRole('region', { name: 'Credits' }).getByRole('row', { name: /pinned/ }).waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
 });
 
 test('nothing is cut off on a phone', async () => {

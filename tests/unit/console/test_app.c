@@ -20,6 +20,14 @@ static const char *const ROLLOUT =
 static const char *const FAILURES = "{\"failures\":[{\"id\":4,\"at\":\"2026-01-01T10:20:30Z\",\"reason\":\"SHORT_COPY\",\"class\":\"TRANSFER\",\"receipt\":77,\"detail\":\"layer 3\"},"
                                     "{\"id\":3,\"at\":\"2026-01-01T10:20:29Z\",\"reason\":\"DEADLINE\",\"class\":\"CREDIT\",\"receipt\":70,\"detail\":\"20 ms\"}]}";
 
+static const char *const CREDITS =
+    "{\"credits\":[{\"name\":\"pinned\",\"unit\":\"bytes\",\"total\":4096,\"used\":1024,\"free\":3072,\"peak\":2048}],"
+    " \"holders\":[{\"request\":\"q_00000000000a\",\"what\":\"swap-out\",\"seconds\":0.5,\"backend_bytes\":2048,\"staging_bytes\":0,\"queue_slots\":1,\"sharers\":1}],"
+    " \"waiters\":[{\"request\":\"q_00000000000b\",\"what\":\"layerwise\",\"seconds\":1.5,\"lacks\":\"link\"}]}";
+static const char *const PAUSED =
+    "{\"interruptions\":[{\"session\":\"agent-7\",\"tenant\":\"acme\",\"call_id\":\"call_9\",\"pause_epoch\":1,\"state\":\"PAUSED_HOST\",\"action\":\"swap\",\"seconds\":12.5,\"held_bytes\":0,"
+    " \"swapped_bytes\":688128,\"revisions\":1,\"result_state\":\"UNSEEN\",\"waste_byte_ms\":{\"preserve\":125000,\"swap\":42,\"discard\":7000}}]}";
+
 static struct kv_app app;
 static struct kv_grid grid;
 
@@ -107,13 +115,32 @@ START_TEST(rollback_works_from_every_view_and_when_stale)
     app.now_ms += 60000;
     expect("STALE");
     for (int v = 0; v < KV_VIEW_HELP; v++) {
-        kv_app_key(&app, '0' + (v + 1) % 10);
+        kv_app_key(&app, v < 10 ? '0' + (v + 1) % 10 : KV_KEY_TAB); /* ten have a digit */
         ck_assert_int_eq(app.view, v);
         kv_app_key(&app, 'R');
         ck_assert_int_eq(kv_app_key(&app, 'y').kind, KV_WISH_VERB);
     }
     ck_assert_int_eq(kv_app_key(&app, 'p').kind, KV_WISH_NONE);
     expect("stale");
+}
+END_TEST
+
+START_TEST(credits_show_holders_waiters_and_paused_sessions)
+{
+    kv_app_list(&app, KV_VIEW_CREDITS, json_loads(CREDITS, 0, NULL));
+    kv_app_key(&app, '0');
+    expect("0 paused sessions");
+    kv_app_list(&app, KV_VIEW_PAUSED, json_loads(PAUSED, 0, NULL));
+    expect("pinned    bytes  4096             1024             3072");
+    expect("q_00000000000a swap-out     0.5      2.0 KiB");
+    expect("q_00000000000b layerwise    1.5      link");
+    expect("1 paused session;");
+    expect("agent-7          PAUSED_HOST    swap     12.5    UNSEEN     call_9");
+    kv_app_key(&app, KV_KEY_TAB);
+    ck_assert_int_eq(app.view, KV_VIEW_PAUSED);
+    kv_grid_free(&grid);
+    ck_assert(kv_grid_init(&grid, 24, 180, false));
+    expect("672.0 KiB 125000     42         7000       1       UNSEEN     call_9"); /* its waste, on a wide screen */
 }
 END_TEST
 
@@ -462,6 +489,7 @@ Suite *suite_app(void)
     tcase_add_test(t, rollback_takes_two_keys_and_says_what_happens);
     tcase_add_test(t, anything_but_y_leaves_all_as_it_is);
     tcase_add_test(t, rollback_works_from_every_view_and_when_stale);
+    tcase_add_test(t, credits_show_holders_waiters_and_paused_sessions);
     tcase_add_test(t, refused_verbs_say_why);
     tcase_add_test(t, failure_leads_to_its_receipt_in_two_keys);
     tcase_add_test(t, filter_narrows_and_escape_clears);

@@ -1,5 +1,6 @@
 // views/records.js — operators' writes, and the credits that admission holds.
-import { card, facts, loaded, reason, stamp, table, link } from '../parts.js';
+import { bytes, duration, number } from '../format.js';
+import { card, chip, facts, loaded, reason, stamp, table, link } from '../parts.js';
 import { resource } from '../state.js';
 import { h } from '../vdom.js';
 
@@ -29,44 +30,100 @@ export const auditView = {
   ],
 };
 
-const plain = (v) => (v === null || v === undefined ? '–' : String(v));
-const isRows = (v) => Array.isArray(v) && v.every((x) => x && typeof x === 'object');
+// ---------------------------------------------------------------- credits
+const held = (unit, x) => (unit === 'bytes' ? bytes(x) : number(x));
 
-// Whatever the daemon accounts for: a list is a table, the rest names and values.
-function any(name, v) {
-  if (isRows(v)) {
-    const heads = [...new Set(v.flatMap(Object.keys))];
-    return card(
-      name,
-      null,
-      table({
-        label: name,
-        rows: v.map((row, i) => ({ ...row, row_key: i })),
-        key: (r) => r.row_key,
-        columns: heads.map((k) => ({
-          head: k.replaceAll('_', ' '),
-          num: v.every((x) => typeof x[k] === 'number'),
-          cell: (r) => (typeof r[k] === 'object' && r[k] !== null ? JSON.stringify(r[k]) : plain(r[k])),
-        })),
-      }),
-    );
-  }
-  const pairs = Object.entries(v);
-  return [
-    card(
-      name,
-      null,
-      facts(pairs.filter(([, x]) => typeof x !== 'object' || x === null).map(([k, x]) => [k.replaceAll('_', ' '), plain(x)])),
-    ),
-    pairs.filter(([, x]) => typeof x === 'object' && x !== null && !(Array.isArray(x) && !isRows(x))).map(([k, x]) => any(k.replaceAll('_', ' '), x)),
-  ];
-}
+const creditsTable = (d) =>
+  card(
+    'What transfers may use at once',
+    null,
+    table({
+      label: 'Credits',
+      rows: d.credits,
+      key: (c) => c.name,
+      columns: [
+        { head: 'credit', cell: (c) => c.name },
+        { head: 'used', num: true, cell: (c) => held(c.unit, c.used) },
+        { head: 'of', num: true, cell: (c) => held(c.unit, c.total) },
+        { head: 'free', num: true, cell: (c) => held(c.unit, c.free) },
+        { head: 'peak', num: true, cell: (c) => held(c.unit, c.peak) },
+      ],
+    }),
+    facts([
+      ['taken', number(d.reserved)],
+      ['given back', number(d.released)],
+      ['refused', number(d.refused)],
+      ['given back twice', d.stale ? chip(number(d.stale), 'fail') : '0'],
+      ['bytes not charged twice', bytes(d.coalesced_bytes)],
+    ]),
+  );
+
+const request = (r) => h('a', { href: `#/receipts?request=${encodeURIComponent(r.request)}` }, r.request);
+const holdersTable = (d) =>
+  card(
+    'Who holds what, and who waits',
+    null,
+    table({
+      label: 'Holders',
+      rows: d.holders,
+      key: (r) => r.request,
+      empty: 'Nobody holds anything.',
+      columns: [
+        { head: 'request', cell: request },
+        { head: 'for', cell: (r) => r.what },
+        { head: 'since', num: true, cell: (r) => duration(r.seconds) },
+        { head: 'bytes', num: true, cell: (r) => bytes(r.backend_bytes) },
+        { head: 'staging', num: true, cell: (r) => bytes(r.staging_bytes) },
+        { head: 'slots', num: true, cell: (r) => number(r.queue_slots) },
+        { head: 'sharers', num: true, cell: (r) => number(r.sharers) },
+      ],
+    }),
+    table({
+      label: 'Waiters',
+      rows: d.waiters,
+      key: (r) => r.request,
+      empty: 'Nobody waits.',
+      columns: [
+        { head: 'request', cell: request },
+        { head: 'for', cell: (r) => r.what },
+        { head: 'since', num: true, cell: (r) => duration(r.seconds) },
+        { head: 'lacks', cell: (r) => chip(r.lacks, 'warn') },
+      ],
+    }),
+  );
+
+const waste = (x) => `${number(x)} byte·ms`;
+const pausedTable = (d) =>
+  card(
+    `${number(d.interruptions.length)} paused session${d.interruptions.length === 1 ? '' : 's'}`,
+    null,
+    table({
+      label: 'Paused sessions',
+      rows: d.interruptions,
+      key: (p) => `${p.tenant}/${p.session}/${p.pause_epoch}`,
+      empty: 'No session waits for somebody outside.',
+      columns: [
+        { head: 'session', cell: (p) => h('a', { href: `#/receipts?session=${encodeURIComponent(p.session)}` }, p.session) },
+        { head: 'tenant', cell: (p) => p.tenant || '–' },
+        { head: 'paused', num: true, cell: (p) => duration(p.seconds) },
+        { head: 'state', cell: (p) => chip(p.state) },
+        { head: 'action', cell: (p) => chip(p.action, 'info', p.asked === 'auto' ? 'decided by waste' : 'asked for') },
+        { head: 'held', num: true, cell: (p) => bytes(p.held_bytes) },
+        { head: 'moved out', num: true, cell: (p) => bytes(p.swapped_bytes) },
+        { head: 'waste: preserve', num: true, cell: (p) => waste(p.waste_byte_ms.preserve) },
+        { head: 'swap', num: true, cell: (p) => waste(p.waste_byte_ms.swap) },
+        { head: 'discard', num: true, cell: (p) => waste(p.waste_byte_ms.discard) },
+        { head: 'call', cell: (p) => p.call_id || '–' },
+        { head: 'result', cell: (p) => (p.call_id ? chip(p.result_state, p.result_state === 'APPLIED' ? 'pass' : 'none') : '–') },
+      ],
+    }),
+  );
 
 export const creditsView = {
   title: () => 'Credits',
   render: () => [
     h('h1', { tabindex: '-1' }, 'Credits'),
-    loaded(resource('credits', 2000), (d) => any('Credits', d)),
-    loaded(resource('interruptions', 2000), (d) => any('Paused sessions', d.interruptions)),
+    loaded(resource('credits', 2000), (d) => [creditsTable(d), holdersTable(d)]),
+    loaded(resource('interruptions', 2000), pausedTable),
   ],
 };
