@@ -77,7 +77,7 @@ const struct kv_table *kv_table_find(const char *name)
     return NULL;
 }
 
-static void bytes_text(double v, char *out, size_t cap)
+void kv_bytes_text(double v, char *out, size_t cap)
 {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int i = 0;
@@ -118,7 +118,7 @@ void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char 
     }
     switch (c->kind) {
     case KV_CELL_PERCENT: snprintf(out, cap, "%.4g %%", 100 * json_number_value(v)); return;
-    case KV_CELL_BYTES: bytes_text(json_number_value(v), out, cap); return;
+    case KV_CELL_BYTES: kv_bytes_text(json_number_value(v), out, cap); return;
     case KV_CELL_BOOL: snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no"); return;
     case KV_CELL_TIME: time_text(json_is_string(v) ? json_string_value(v) : "", out, cap); return;
     case KV_CELL_HEX: snprintf(out, cap, "%.12s", json_is_string(v) ? json_string_value(v) : ""); return;

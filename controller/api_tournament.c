@@ -19,8 +19,9 @@ static json_t *params_json(const struct kv_pipeline *p, const struct kv_params *
 
 static json_t *entry_json(const struct kv_tournament_entry *e)
 {
-    json_t *o = json_pack("{s:o, s:s, s:s, s:o, s:s?, s:o, s:o}", "rank", e->rank ? json_integer(e->rank) : json_null(), "pipeline", e->pipeline->name, "verdict",
-                          kv_tournament_verdict_name(e->verdict), "params", params_json(e->pipeline, &e->params), "budget", e->budget, "rows", kv_real_json(e->rows), "share",
+    json_t *o = json_pack("{s:o, s:s, s:s, s:o, s:s, s:o, s:o, s:o}", "rank", e->rank ? json_integer(e->rank) : json_null(), "pipeline", e->pipeline->name, "verdict",
+                          kv_tournament_verdict_name(e->verdict), "params", params_json(e->pipeline, &e->params), "budget", e->budget, "at",
+                          kv_real_json(kv_params_get(e->pipeline, &e->params, e->budget)), "rows", kv_real_json(e->rows), "share",
                           kv_real_json(e->share));
     const struct { const char *name; double value; } numbers[] = {{"mass", e->mass}, {"mass_low", e->mass_low}, {"mass_high", e->mass_high},
                                                                    {"bytes", e->bytes}, {"bytes_low", e->bytes_low}, {"bytes_high", e->bytes_high}};

@@ -144,6 +144,27 @@ START_TEST(credits_show_holders_waiters_and_paused_sessions)
 }
 END_TEST
 
+START_TEST(a_tournament_stands_below_the_pipelines)
+{
+    static const char *const names = "{\"pipelines\":[{\"name\":\"quest\",\"built\":true}],\"tournament\":";
+    char answer[1024];
+    snprintf(answer, sizeof answer, "%s%s}", names, "null");
+    kv_app_list(&app, KV_VIEW_PIPELINES, json_loads(answer, 0, NULL));
+    kv_app_show(&app, KV_VIEW_PIPELINES);
+    ck_assert_ptr_null(strstr(screen(), "tournament"));
+    snprintf(answer, sizeof answer, "%s%s}", names,
+             "{\"state\":\"RUNNING\",\"mass\":0.9,\"units\":77,\"limit\":2000,\"dropped\":5,\"entries\":[{\"rank\":1,\"pipeline\":\"pqcache\",\"verdict\":\"RANKED\","
+             "\"bytes\":32768,\"share\":0.25,\"rows\":190,\"mass\":0.905,\"at\":83,\"budget\":\"top_rows\"},{\"rank\":null,\"pipeline\":\"quest\",\"verdict\":\"TIE\",\"bytes\":null}]}");
+    kv_app_list(&app, KV_VIEW_PIPELINES, json_loads(answer, 0, NULL));
+    expect("tournament RUNNING  mass 0.9  units 77 of 2000  dropped 5");
+    expect("1    pqcache    RANKED  32.0 KiB");
+    expect("–    quest      TIE     –");
+    kv_grid_free(&grid);
+    ck_assert(kv_grid_init(&grid, 8, 80, false)); /* too low for both: the list stays */
+    ck_assert_ptr_null(strstr(screen(), "tournament RUNNING"));
+}
+END_TEST
+
 START_TEST(refused_verbs_say_why)
 {
     kv_app_key(&app, 'a');
@@ -490,6 +511,7 @@ Suite *suite_app(void)
     tcase_add_test(t, anything_but_y_leaves_all_as_it_is);
     tcase_add_test(t, rollback_works_from_every_view_and_when_stale);
     tcase_add_test(t, credits_show_holders_waiters_and_paused_sessions);
+    tcase_add_test(t, a_tournament_stands_below_the_pipelines);
     tcase_add_test(t, refused_verbs_say_why);
     tcase_add_test(t, failure_leads_to_its_receipt_in_two_keys);
     tcase_add_test(t, filter_narrows_and_escape_clears);

@@ -250,10 +250,46 @@ function onePipeline(p) {
   );
 }
 
+// What a tournament found: who reads the fewest bytes where all hold the same mass.
+function tournament(t) {
+  const between = (e, k, f) => (e[k] === null ? '–' : `${f(e[k])} (${f(e[`${k}_low`])} … ${f(e[`${k}_high`])})`);
+  return card(
+    `Tournament at mass ${t.mass}`,
+    h(
+      'span',
+      {},
+      chip(t.state, t.state === 'RUNNING' ? 'info' : 'none'),
+      ` ${number(t.units)} of ${number(t.limit)} units, ${number(t.dropped)} dropped`,
+    ),
+    table({
+      label: 'Tournament',
+      rows: t.entries,
+      columns: [
+        { head: 'rank', num: true, cell: (e) => e.rank ?? '–' },
+        { head: 'pipeline', cell: (e) => h('a', { href: `#/pipelines/${e.pipeline}` }, e.pipeline) },
+        {
+          head: 'verdict',
+          cell: (e) =>
+            chip(
+              e.verdict,
+              { RANKED: 'pass', TIE: 'none', SHORT: 'warn' }[e.verdict] ?? 'none',
+              { TIE: 'not told apart from another entry', SHORT: 'never holds the mass', NO_DATA: 'too few units' }[e.verdict],
+            ),
+        },
+        { head: 'bytes a query', num: true, cell: (e) => between(e, 'bytes', bytes) },
+        { head: 'of all rows', num: true, cell: (e) => (e.share === null ? '–' : percent(e.share)) },
+        { head: 'mass', num: true, cell: (e) => between(e, 'mass', (x) => x.toFixed(3)) },
+        { head: 'rows', num: true, cell: (e) => (e.rows === null ? '–' : number(Math.round(e.rows))) },
+        { head: 'at', cell: (e) => h('code', {}, `${e.budget}=${Number(e.at.toPrecision(4))}`) },
+      ],
+    }),
+  );
+}
+
 export const pipelinesView = {
   title: ([, name]) => (name ? `Pipeline ${name}` : 'Pipelines'),
   render([, name]) {
-    const all = resource('pipelines');
+    const all = resource('pipelines', 5000);
     const p = all.data?.pipelines.find((x) => x.name === name);
     const heading = h('h1', { tabindex: '-1' }, name ? [p?.title ?? name, ' ', h('small', {}, name)] : 'Pipelines');
     return [
@@ -262,25 +298,28 @@ export const pipelinesView = {
         if (p) return onePipeline(p);
         if (name)
           return h('p', { class: 'banner fail' }, `No pipeline is called ${name}. `, h('a', { href: '#/pipelines' }, 'All pipelines'));
-        return card(
-          `${d.pipelines.length} pipelines, one contract`,
-          null,
-          table({
-            label: 'Pipelines',
-            rows: d.pipelines,
-            key: (x) => x.name,
-            columns: [
-              { head: 'pipeline', cell: (x) => h('a', { href: `#/pipelines/${x.name}` }, x.title ?? x.name) },
-              { head: 'exactness', cell: (x) => contractChip(x.exactness) },
-              { head: 'built', cell: (x) => (x.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
-              { head: 'placement', cell: (x) => x.placement },
-              { head: 'selector', cell: (x) => x.selector || '–' },
-              { head: 'unit', cell: (x) => x.unit },
-              { head: 'tiers', cell: (x) => x.tier },
-              { head: 'fallback', wide: true, cell: (x) => x.fallback },
-            ],
-          }),
-        );
+        return [
+          d.tournament ? tournament(d.tournament) : null,
+          card(
+            `${d.pipelines.length} pipelines, one contract`,
+            null,
+            table({
+              label: 'Pipelines',
+              rows: d.pipelines,
+              key: (x) => x.name,
+              columns: [
+                { head: 'pipeline', cell: (x) => h('a', { href: `#/pipelines/${x.name}` }, x.title ?? x.name) },
+                { head: 'exactness', cell: (x) => contractChip(x.exactness) },
+                { head: 'built', cell: (x) => (x.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
+                { head: 'placement', cell: (x) => x.placement },
+                { head: 'selector', cell: (x) => x.selector || '–' },
+                { head: 'unit', cell: (x) => x.unit },
+                { head: 'tiers', cell: (x) => x.tier },
+                { head: 'fallback', wide: true, cell: (x) => x.fallback },
+              ],
+            }),
+          ),
+        ];
       }),
     ];
   },
