@@ -97,8 +97,10 @@ struct kv_kernels {
     void (*finish)(int32_t n_q, int32_t d_head, struct kv_states s, float *out, size_t out_stride);
     /* Channelwise minimum and maximum of rows [row0, row1) of a stored [64][d] block, accumulated into lo, hi [d]. */
     void (*extrema)(enum kv_type row_type, const void *k, int32_t row0, int32_t row1, int32_t d, float *lo, float *hi);
-    /* Quest bound: sum over c of max(q_c lo_c, q_c hi_c), for n_pages pages at lo/hi [n_pages][d]. */
-    void (*page_bounds)(const float *q, const float *lo, const float *hi, int32_t n_pages, int32_t d, float *out);
+    /* Quest bounds of n_q query rows at q_stride: out[i * out_stride + p] = sum over c of max(q_c lo_c, q_c hi_c), for n_pages pages of stored
+     * rows [n_pages][2][d]: lo, then hi. */
+    void (*page_bounds)(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+                        size_t out_stride);
 };
 
 /* The table for this machine: the best of scalar, avx2, avx512, or what KVASIR_ISA names if this machine can run it (the

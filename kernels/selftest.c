@@ -116,7 +116,8 @@ static void test_attention(struct run *r)
         r->k->finish(Q, D, s, out, D), put(r, out, sizeof out);
     }
     r->k->extrema(KV_F16, k[0], 3, 61, D, lo, hi), put(r, lo, sizeof lo), put(r, hi, sizeof hi);
-    r->k->page_bounds(q, u, u + D, 3, D, out), put(r, out, 3 * 4);
+    for (int p = 0; p < 3; p++) memcpy(rows + 2 * p * D, u + p * D, 2 * D * sizeof *u);
+    r->k->page_bounds(KV_F32, q, 1, D, rows, 3, D, out, 3), put(r, out, 3 * 4);
 }
 
 size_t kv_numerics_selftest(const struct kv_kernels *k, uint8_t *out, size_t cap)

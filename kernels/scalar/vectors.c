@@ -62,16 +62,23 @@ static void scalar_extrema(enum kv_type row_type, const void *k, int32_t row0, i
         }
 }
 
-static void scalar_page_bounds(const float *q, const float *lo, const float *hi, int32_t n_pages, int32_t d, float *out)
+void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+                           size_t out_stride)
 {
-    for (int32_t p = 0; p < n_pages; p++, lo += d, hi += d) {
-        float lane[KV_LANES] = {0};
-        for (int32_t c = 0; c < d; c++) {
-            float a = q[c] * lo[c], b = q[c] * hi[c];
-            lane[c % KV_LANES] += a > b ? a : b;
+    size_t row_bytes = kv_type_row_bytes(row_type, d), width = row_bytes / (size_t)d;
+    for (int32_t p = 0; p < n_pages; p++)
+        for (int32_t i = 0; i < n_q; i++) {
+            const uint8_t *page = (const uint8_t *)pages + 2 * (size_t)p * row_bytes;
+            float lane[KV_LANES] = {0};
+            for (int32_t c = 0; c < d; c++) {
+                float lo, hi;
+                kv_dequantise_row(row_type, page + (size_t)c * width, 1, &lo);
+                kv_dequantise_row(row_type, page + row_bytes + (size_t)c * width, 1, &hi);
+                float a = q[(size_t)i * q_stride + (size_t)c] * lo, b = q[(size_t)i * q_stride + (size_t)c] * hi;
+                lane[c % KV_LANES] += a > b ? a : b;
+            }
+            out[(size_t)i * out_stride + (size_t)p] = kv_canon(kv_tree(lane));
         }
-        out[p] = kv_canon(kv_tree(lane));
-    }
 }
 
 const struct kv_kernels kv_scalar_kernels = {
@@ -90,5 +97,5 @@ const struct kv_kernels kv_scalar_kernels = {
     .fold = kv_scalar_fold,
     .finish = kv_scalar_finish,
     .extrema = scalar_extrema,
-    .page_bounds = scalar_page_bounds,
+    .page_bounds = kv_scalar_page_bounds,
 };

@@ -204,24 +204,38 @@ static void extrema(enum kv_type row_type, const void *k, int32_t row0, int32_t 
     else extrema_of(KV_BF16, k, row0, row1, d, lo, hi);
 }
 
-static void page_bounds(const float *q, const float *lo, const float *hi, int32_t n_pages, int32_t d, float *out)
+static float page_bound(const float *q, const float *lo, const float *hi, int32_t d)
 {
-    for (int32_t p = 0; p < n_pages; p++, lo += d, hi += d) {
-        __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-        int32_t c = 0;
-        for (; c + 16 <= d; c += 16)
-            for (int h = 0; h < 2; h++) {
-                __m256 v = _mm256_loadu_ps(q + c + 8 * h);
-                __m256 a = _mm256_mul_ps(v, _mm256_loadu_ps(lo + c + 8 * h)), b = _mm256_mul_ps(v, _mm256_loadu_ps(hi + c + 8 * h));
-                acc[h] = _mm256_add_ps(acc[h], _mm256_max_ps(a, b));
-            }
-        float lane[KV_LANES];
-        _mm256_storeu_ps(lane, acc[0]), _mm256_storeu_ps(lane + 8, acc[1]);
-        for (; c < d; c++) {
-            float a = q[c] * lo[c], b = q[c] * hi[c];
-            lane[c % KV_LANES] += a > b ? a : b;
+    __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    int32_t c = 0;
+    for (; c + 16 <= d; c += 16)
+        for (int h = 0; h < 2; h++) {
+            __m256 v = _mm256_loadu_ps(q + c + 8 * h);
+            __m256 a = _mm256_mul_ps(v, _mm256_loadu_ps(lo + c + 8 * h)), b = _mm256_mul_ps(v, _mm256_loadu_ps(hi + c + 8 * h));
+            acc[h] = _mm256_add_ps(acc[h], _mm256_max_ps(a, b));
         }
-        out[p] = kv_canon(kv_tree8(_mm256_loadu_ps(lane), _mm256_loadu_ps(lane + 8)));
+    float lane[KV_LANES];
+    _mm256_storeu_ps(lane, acc[0]), _mm256_storeu_ps(lane + 8, acc[1]);
+    for (; c < d; c++) {
+        float a = q[c] * lo[c], b = q[c] * hi[c];
+        lane[c % KV_LANES] += a > b ? a : b;
+    }
+    return kv_canon(kv_tree8(_mm256_loadu_ps(lane), _mm256_loadu_ps(lane + 8)));
+}
+
+static void page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+                        size_t out_stride)
+{
+    enum { MAX_D = 1024 };
+    float page[2 * MAX_D];
+    if (d > MAX_D) {
+        kv_scalar_page_bounds(row_type, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
+        return;
+    }
+    const uint8_t *stored = pages;
+    for (int32_t p = 0; p < n_pages; p++, stored += 2 * kv_type_row_bytes(row_type, d)) {
+        kv_avx2_kernels.from_rows(row_type, stored, 2 * d, page);
+        for (int32_t i = 0; i < n_q; i++) out[(size_t)i * out_stride + (size_t)p] = page_bound(q + (size_t)i * q_stride, page, page + d, d);
     }
 }
 

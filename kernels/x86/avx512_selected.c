@@ -1,4 +1,6 @@
-/* avx512_selected.c — the state of one block and one query row over selected rows, which are packed sixteen to a vector of scores. */
+/* avx512_selected.c — what selection asks of attention: bounds of pages, and the state of one block and one query row over selected rows, which are
+ * packed sixteen to a vector of scores. */
+#include "kernels/scalar/scalar.h"
 #include "kernels/x86/avx512.h"
 
 /* p[j] = scaled score of row at[j], j < n; at is padded to a multiple of four with rows that may be read. */
@@ -91,4 +93,52 @@ void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t 
     if (a->row_type == KV_F16) selected(KV_F16, a, i, b, rows, out);
     else if (a->row_type == KV_BF16) selected(KV_BF16, a, i, b, rows, out);
     else selected(KV_F32, a, i, b, rows, out);
+}
+
+/* ---------------------------------------------------------------- bounds of pages */
+
+enum { MAX_D = 1024 };
+
+/* Four pages [4][2][wide] of fp32 and one query row. */
+KV_INLINE __m512 four_bounds(const float *q, int32_t d, const float *pages, size_t wide)
+{
+    const float *p1 = pages + 2 * wide, *p2 = p1 + 2 * wide, *p3 = p2 + 2 * wide;
+    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
+    for (size_t c = 0; c < wide; c += 16) {
+        __m512 v = _mm512_maskz_loadu_ps(kv_first(d - (int32_t)c), q + c);
+        a0 = _mm512_add_ps(a0, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(pages + c)), _mm512_mul_ps(v, _mm512_load_ps(pages + wide + c))));
+        a1 = _mm512_add_ps(a1, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(p1 + c)), _mm512_mul_ps(v, _mm512_load_ps(p1 + wide + c))));
+        a2 = _mm512_add_ps(a2, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(p2 + c)), _mm512_mul_ps(v, _mm512_load_ps(p2 + wide + c))));
+        a3 = _mm512_add_ps(a3, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(p3 + c)), _mm512_mul_ps(v, _mm512_load_ps(p3 + wide + c))));
+    }
+    const __m512 zero = _mm512_setzero_ps();
+    return kv_tree_tail(kv_tree_head(a0, a1, a2, a3), zero, zero, zero);
+}
+
+/* Pages are converted once for all query rows. Lanes beyond d hold zeros, which leave a sum that began at +0 as it is. */
+KV_INLINE void bounds(const enum kv_type type, const float *q, int32_t n_q, size_t q_stride, const uint8_t *pages, int32_t n_pages, int32_t d, float *out,
+                      size_t out_stride)
+{
+    const size_t wide = ((size_t)d + 15) / 16 * 16, row_bytes = (size_t)d * kv_width(type);
+    _Alignas(64) float four[8 * MAX_D];
+    for (int32_t p = 0; p < n_pages; p += 4) {
+        int32_t n = n_pages - p < 4 ? n_pages - p : 4;
+        for (int32_t r = 0; r < 8; r++)
+            for (size_t c = 0; c < wide; c += 16) {
+                const uint8_t *row = pages + ((size_t)p * 2 + (size_t)(r < 2 * n ? r : 0)) * row_bytes;
+                __m512 x = c + 16 <= (size_t)d ? kv_load16(type, row, c) : kv_load16_first(type, kv_first(d - (int32_t)c), row, c);
+                _mm512_store_ps(four + (size_t)r * wide + c, x);
+            }
+        for (int32_t i = 0; i < n_q; i++)
+            _mm512_mask_storeu_ps(out + (size_t)i * out_stride + p, kv_first(n), kv_canon16(four_bounds(q + (size_t)i * q_stride, d, four, wide)));
+    }
+}
+
+void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+                           size_t out_stride)
+{
+    if (d > MAX_D) kv_scalar_page_bounds(row_type, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
+    else if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
+    else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
+    else bounds(KV_F32, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
 }

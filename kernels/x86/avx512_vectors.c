@@ -211,20 +211,6 @@ static void extrema(enum kv_type row_type, const void *k, int32_t row0, int32_t 
     else extrema_of(KV_BF16, k, row0, row1, d, lo, hi);
 }
 
-static void page_bounds(const float *q, const float *lo, const float *hi, int32_t n_pages, int32_t d, float *out)
-{
-    for (int32_t p = 0; p < n_pages; p++, lo += d, hi += d) {
-        __m512 acc = _mm512_setzero_ps();
-        for (int32_t c = 0; c < d; c += 16) {
-            __mmask16 m = kv_first(d - c);
-            __m512 v = _mm512_maskz_loadu_ps(m, q + c);
-            __m512 a = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, lo + c)), b = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, hi + c));
-            acc = _mm512_mask_add_ps(acc, m, acc, _mm512_max_ps(a, b));
-        }
-        out[p] = kv_canon(kv_tree16(acc));
-    }
-}
-
 const struct kv_kernels kv_avx512_kernels = {
     .isa = "avx512",
     .quantise = quantise,
@@ -241,5 +227,5 @@ const struct kv_kernels kv_avx512_kernels = {
     .fold = fold,
     .finish = finish,
     .extrema = extrema,
-    .page_bounds = page_bounds,
+    .page_bounds = kv_avx512_page_bounds,
 };

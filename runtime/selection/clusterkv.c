@@ -35,7 +35,9 @@ struct kv_selector {
     int32_t *label;                 /* [cap] */
     double *sum;                    /* [max build or window clusters][d_head] */
     float *tile;
-    float *square, *row, *score;    /* [max_clusters], [d_head], [max_clusters] */
+    float *square, *row;            /* [max_clusters], [d_head] */
+    float *score;                   /* [group][score_stride] */
+    size_t score_stride;            /* max_clusters, rounded up to 16 */
     uint64_t *key;                  /* [max(cap, max_clusters)] */
 };
 
@@ -60,7 +62,8 @@ static bool allocate(struct kv_selector *s)
     s->tile = calloc(kv_kmeans_tile_floats(s->d_head, s->max_clusters), sizeof *s->tile);
     s->square = calloc(c, sizeof *s->square);
     s->row = calloc(d, sizeof *s->row);
-    s->score = calloc(c, sizeof *s->score);
+    s->score_stride = (c + 15) / 16 * 16;
+    s->score = calloc((size_t)s->group * s->score_stride, sizeof *s->score);
     s->key = calloc(n > c ? n : c, sizeof *s->key);
     return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile;
 }
@@ -202,17 +205,29 @@ static enum kv_status clusterkv_drop(struct kv_selector *s, int32_t to)
 
 static int32_t clusterkv_covered(const struct kv_selector *s) { return s->n_rows; }
 
-/* Ranks the clusters that have members; returns how many. */
-static int32_t rank_clusters(struct kv_selector *s, const float *q)
+/* q·μ of every cluster for every query head at once. */
+static void score_clusters(struct kv_selector *s, const float *q)
 {
-    int32_t ranked = 0;
-    for (int32_t c = 0; c < s->n_clusters; c++) {
-        if (!s->size[c]) continue;
-        s->score[c] = kv_kernels()->dot(q, s->centroid + (size_t)c * (size_t)s->d_head, s->d_head);
-        s->key[ranked++] = kv_rank_key(s->score[c], (uint32_t)c);
+    struct kv_mat centroids = {KV_F32, s->n_clusters, s->d_head, s->centroid, (size_t)s->n_clusters * (size_t)s->d_head * sizeof(float)};
+    struct kv_act heads = {.n = s->group, .cols = s->d_head, .f32 = q};
+    kv_kernels()->matmul(&centroids, &heads, 0, s->n_clusters, s->score, s->score_stride);
+}
+
+/* Takes clusters in ranking order until they hold `budget` rows; *ranked: how many have members. */
+static int32_t take_clusters(struct kv_selector *s, const float *score, int64_t budget, uint64_t *mask, int32_t *ranked)
+{
+    int32_t n = 0;
+    for (int32_t c = 0; c < s->n_clusters; c++)
+        if (s->size[c]) s->key[n++] = kv_rank_key(score[c], (uint32_t)c);
+    int32_t taken = (int32_t)kv_rank_cover(s->key, (size_t)n, s->size, budget);
+    for (int32_t i = 0; i < taken; i++) {
+        int32_t c = (int32_t)kv_rank_index(s->key[i]), take = s->size[c] < budget ? s->size[c] : (int32_t)budget;
+        const int32_t *member = s->member + s->first[c];
+        for (int32_t j = 0; j < take; j++) kv_mask_set(mask, member[j]);
+        budget -= take;
     }
-    kv_rank_sort(s->key, (size_t)ranked);
-    return ranked;
+    *ranked = n;
+    return taken;
 }
 
 static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
@@ -223,20 +238,16 @@ static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_row
     enum kv_status status = kv_selection_open(rows, s->n_rows, s->group, support, n_blocks, estimated_omitted_mass, ledger);
     if (status != KV_OK || n == 0) return status;
     int64_t budget = (int64_t)s->budget << (widen ? 1 : 0);
+    score_clusters(s, q);
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
         kv_mask_set_range(mask, 0, s->sink < n ? s->sink : n);
         kv_mask_set_range(mask, tail < n ? tail : n, n);
-        int32_t ranked = rank_clusters(s, q + (size_t)g * d);
-        int64_t left = budget;
-        for (int32_t i = 0; i < ranked && left > 0; i++) {
-            int32_t c = (int32_t)kv_rank_index(s->key[i]), take = s->size[c] < left ? s->size[c] : (int32_t)left;
-            for (int32_t j = 0; j < take; j++) kv_mask_set(mask, s->member[s->first[c] + j]);
-            left -= take;
-            kv_trace_choose(ledger, g, c);
-            ledger->units++;
-        }
-        kv_trace_scores(ledger, g, s->score, s->n_clusters, s->n_clusters);
+        const float *score = s->score + (size_t)g * s->score_stride;
+        int32_t ranked, taken = take_clusters(s, score, budget, mask, &ranked);
+        for (int32_t i = 0; i < taken; i++) kv_trace_choose(ledger, g, (int32_t)kv_rank_index(s->key[i]));
+        kv_trace_scores(ledger, g, score, s->n_clusters, s->n_clusters);
+        ledger->units += (uint64_t)taken;
         for (int32_t c = 0; ledger->trace && c < s->n_clusters; c++)
             if (!s->size[c]) kv_trace_unranked(ledger, g, c);
         ledger->candidates += (uint64_t)ranked;

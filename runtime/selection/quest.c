@@ -19,14 +19,16 @@ const struct kv_param_spec kv_selector_quest_params[2] = {
 struct kv_selector {
     int32_t d_head, group, page_rows, budget_rows, max_pages, n_rows;
     bool cut;            /* the tail page lost rows in a drop and is read again by the next append */
-    float *lo, *hi;      /* [max_pages][d_head] */
-    float *bound;        /* [max_pages] */
+    uint8_t *extrema;    /* [max_pages][2][d_head] lo, then hi, in the type of the rows: rows hold no other values. Room for fp32 */
+    float *lo, *hi;      /* [d_head] of the page in work */
+    float *bound;        /* [group][max_pages] */
     uint64_t *key;       /* [max_pages] */
 };
 
 static void quest_destroy(struct kv_selector *s)
 {
     if (!s) return;
+    free(s->extrema);
     free(s->lo);
     free(s->hi);
     free(s->bound);
@@ -50,11 +52,12 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
     quest_tune(s, p);
     s->max_pages = (int32_t)(((int64_t)n_rows_max + s->page_rows - 1) / s->page_rows);
     size_t pages = (size_t)s->max_pages, d = (size_t)d_head;
-    s->lo = calloc(pages * d, sizeof *s->lo);
-    s->hi = calloc(pages * d, sizeof *s->hi);
-    s->bound = calloc(pages, sizeof *s->bound);
+    s->extrema = calloc(pages * 2 * d, sizeof(float));
+    s->lo = calloc(d, sizeof *s->lo);
+    s->hi = calloc(d, sizeof *s->hi);
+    s->bound = calloc(pages * (size_t)group, sizeof *s->bound);
     s->key = calloc(pages, sizeof *s->key);
-    if (!s->lo || !s->hi || !s->bound || !s->key) {
+    if (!s->extrema || !s->lo || !s->hi || !s->bound || !s->key) {
         quest_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "quest", "no memory for extrema of %d pages", (int)pages);
     }
@@ -65,15 +68,22 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
 /* Extrema of rows [from, to), which lie in one page; the page's own are opened first when from starts it. */
 static void extend_page(struct kv_selector *s, const struct kv_rows *rows, int32_t page, int32_t from, int32_t to)
 {
-    float *lo = s->lo + (size_t)page * (size_t)s->d_head, *hi = s->hi + (size_t)page * (size_t)s->d_head;
-    if (from == page * s->page_rows)
-        for (int32_t c = 0; c < s->d_head; c++) lo[c] = INFINITY, hi[c] = -INFINITY;
+    size_t row_bytes = kv_rows_row_bytes(rows);
+    uint8_t *lo = s->extrema + 2 * (size_t)page * row_bytes, *hi = lo + row_bytes;
+    if (from == page * s->page_rows) {
+        for (int32_t c = 0; c < s->d_head; c++) s->lo[c] = INFINITY, s->hi[c] = -INFINITY;
+    } else {
+        kv_kernels()->from_rows(rows->row_type, lo, s->d_head, s->lo);
+        kv_kernels()->from_rows(rows->row_type, hi, s->d_head, s->hi);
+    }
     while (from < to) {
         int32_t block = from / KV_BLOCK_ROWS, first = from % KV_BLOCK_ROWS;
         int32_t end = to - block * KV_BLOCK_ROWS < KV_BLOCK_ROWS ? to - block * KV_BLOCK_ROWS : KV_BLOCK_ROWS;
-        kv_kernels()->extrema(rows->row_type, rows->k[block], first, end, s->d_head, lo, hi);
+        kv_kernels()->extrema(rows->row_type, rows->k[block], first, end, s->d_head, s->lo, s->hi);
         from += end - first;
     }
+    kv_kernels()->to_rows(rows->row_type, s->lo, s->d_head, lo);
+    kv_kernels()->to_rows(rows->row_type, s->hi, s->d_head, hi);
 }
 
 static enum kv_status quest_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
@@ -114,14 +124,11 @@ static enum kv_status quest_drop(struct kv_selector *s, int32_t to)
 
 static int32_t quest_covered(const struct kv_selector *s) { return s->n_rows; }
 
-/* Pages taken beside the tail page, for one query head; the key array is left with them in front. */
-static int32_t rank_pages(struct kv_selector *s, const float *q, int32_t n_pages, int32_t budget_pages)
+/* Leaves the first `take` of the ranking in front of the key array. */
+static void rank_pages(struct kv_selector *s, const float *bound, int32_t ranked, int32_t take)
 {
-    int32_t ranked = n_pages - 1, take = budget_pages - 1 < ranked ? budget_pages - 1 : ranked;
-    kv_kernels()->page_bounds(q, s->lo, s->hi, ranked, s->d_head, s->bound);
-    for (int32_t p = 0; p < ranked; p++) s->key[p] = kv_rank_key(s->bound[p], (uint32_t)p);
+    for (int32_t p = 0; p < ranked; p++) s->key[p] = kv_rank_key(bound[p], (uint32_t)p);
     kv_rank_select(s->key, (size_t)ranked, (size_t)take);
-    return take;
 }
 
 static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
@@ -134,11 +141,14 @@ static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *r
     int32_t n_pages = (n + s->page_rows - 1) / s->page_rows;
     int64_t pages = budget / s->page_rows < 1 ? 1 : budget / s->page_rows;
     int32_t budget_pages = budget >= n || pages > n_pages ? n_pages : (int32_t)pages;
-    size_t d = (size_t)s->d_head;
-    bool all = budget_pages == n_pages;
+    size_t page_bytes = 2 * kv_rows_row_bytes(rows);
+    bool all = budget_pages == n_pages, rank = !all || ledger->trace;
+    int32_t take = rank ? budget_pages - 1 : 0;
+    if (rank) kv_kernels()->page_bounds(rows->row_type, q, s->group, (size_t)s->d_head, s->extrema, n_pages - 1, s->d_head, s->bound, (size_t)s->max_pages);
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
-        int32_t take = all && !ledger->trace ? 0 : rank_pages(s, q + (size_t)g * d, n_pages, budget_pages);
+        const float *bound = s->bound + (size_t)g * (size_t)s->max_pages;
+        if (rank) rank_pages(s, bound, n_pages - 1, take);
         if (all) kv_mask_set_range(mask, 0, n);
         for (int32_t i = 0; i < take; i++) {
             int32_t page = (int32_t)kv_rank_index(s->key[i]);
@@ -147,15 +157,15 @@ static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *r
         }
         kv_mask_set_range(mask, (n_pages - 1) * s->page_rows, n);
         kv_trace_choose(ledger, g, n_pages - 1);
-        kv_trace_scores(ledger, g, s->bound, n_pages - 1, n_pages);
+        kv_trace_scores(ledger, g, bound, n_pages - 1, n_pages);
     }
     if (!all) {
         ledger->candidates = (uint64_t)(n_pages - 1) * (uint64_t)s->group;
-        ledger->candidate_bytes = (uint64_t)(n_pages - 1) * 2 * d * sizeof(float);
-        ledger->selector_macs = (uint64_t)(n_pages - 1) * d * (uint64_t)s->group;
+        ledger->candidate_bytes = (uint64_t)(n_pages - 1) * page_bytes;
+        ledger->selector_macs = (uint64_t)(n_pages - 1) * (uint64_t)s->d_head * (uint64_t)s->group;
     }
     ledger->units = (uint64_t)budget_pages * (uint64_t)s->group;
-    ledger->index_bytes = (uint64_t)n_pages * 2 * d * sizeof(float);
+    ledger->index_bytes = (uint64_t)n_pages * page_bytes;
     kv_ledger_support(ledger, rows, support, n_blocks, NULL);
     return KV_OK;
 }

@@ -1,8 +1,6 @@
 /* rank.c — row masks, and the one order by which every method ranks: higher score first, ties to the lower index. */
 #include "runtime/selection/rank.h"
 
-#include <string.h>
-
 void kv_mask_set_range(uint64_t *mask, int32_t from, int32_t to)
 {
     while (from < to) {
@@ -20,16 +18,6 @@ int32_t kv_mask_count(const uint64_t *mask, int32_t n_words)
     return n;
 }
 
-uint64_t kv_rank_key(float score, uint32_t index)
-{
-    uint32_t bits;
-    if (score == 0) score = 0; /* -0 ties with +0 */
-    memcpy(&bits, &score, sizeof bits);
-    uint32_t ascending = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    uint32_t descending = score != score ? 0 : ~ascending;
-    return (uint64_t)descending << 32 | index;
-}
-
 static void swap(uint64_t *a, uint64_t *b)
 {
     uint64_t t = *a;
@@ -37,23 +25,52 @@ static void swap(uint64_t *a, uint64_t *b)
     *b = t;
 }
 
+/* Partitions keys[lo, hi), hi - lo > 1, by the median of three of them; returns where that one now stands. Every key is swapped, whichever side it
+ * is for, so that there is no branch to mispredict. */
+static size_t partition(uint64_t *keys, size_t lo, size_t hi)
+{
+    size_t mid = lo + (hi - lo) / 2, last = hi - 1;
+    if (keys[mid] < keys[lo]) swap(&keys[mid], &keys[lo]);
+    if (keys[last] < keys[lo]) swap(&keys[last], &keys[lo]);
+    if (keys[mid] < keys[last]) swap(&keys[mid], &keys[last]); /* the median of three is the pivot, at last */
+    uint64_t pivot = keys[last];
+    size_t store = lo;
+    for (size_t i = lo; i < last; i++) {
+        uint64_t key = keys[i];
+        keys[i] = keys[store];
+        keys[store] = key;
+        store += key < pivot;
+    }
+    swap(&keys[store], &keys[last]);
+    return store;
+}
+
 void kv_rank_select(uint64_t *keys, size_t n, size_t k)
 {
     size_t lo = 0, hi = n;
     while (hi - lo > 1 && k > lo && k < hi) {
-        size_t mid = lo + (hi - lo) / 2, last = hi - 1;
-        if (keys[mid] < keys[lo]) swap(&keys[mid], &keys[lo]);
-        if (keys[last] < keys[lo]) swap(&keys[last], &keys[lo]);
-        if (keys[mid] < keys[last]) swap(&keys[mid], &keys[last]); /* the median of three is the pivot, at last */
-        uint64_t pivot = keys[last];
-        size_t store = lo;
-        for (size_t i = lo; i < last; i++)
-            if (keys[i] < pivot) swap(&keys[i], &keys[store++]);
-        swap(&keys[store], &keys[last]);
-        if (store == k) return;
-        if (store < k) lo = store + 1;
-        else hi = store;
+        size_t at = partition(keys, lo, hi);
+        if (at == k) return;
+        if (at < k) lo = at + 1;
+        else hi = at;
     }
+}
+
+size_t kv_rank_cover(uint64_t *keys, size_t n, const int32_t *size, int64_t rows)
+{
+    size_t lo = 0, hi = n;
+    while (lo < hi && rows > 0) { /* keys[0, lo) are taken; `rows` are still to be covered; keys[0, hi) cover them, or hi = n */
+        size_t at = hi - lo > 1 ? partition(keys, lo, hi) : lo;
+        int64_t left = 0;
+        for (size_t i = lo; i < at; i++) left += size[kv_rank_index(keys[i])];
+        if (left >= rows) {
+            hi = at;
+            continue;
+        }
+        rows -= left + size[kv_rank_index(keys[at])];
+        lo = at + 1;
+    }
+    return lo;
 }
 
 static void sift(uint64_t *keys, size_t root, size_t n)

@@ -163,10 +163,15 @@ START_TEST(elementwise_equals_scalar)
                 SAME("extrema", 400);
                 free(block);
             }
-            int d = 1 + rng_below(&r, 130), pages = rng_below(&r, 40);
-            float *lo = rng_floats(&r, (size_t)(d * 40)), *hi = rng_floats(&r, (size_t)(d * 40));
-            s->page_bounds(x, lo, hi, pages, d, want), k->page_bounds(x, lo, hi, pages, d, got), SAME("page_bounds", pages);
-            free(lo), free(hi), free(x), free(y);
+            enum { MOST_PAGES = 40 };
+            int d = 1 + rng_below(&r, 130), pages = rng_below(&r, MOST_PAGES), heads = 1 + rng_below(&r, 5);
+            enum kv_type type = all_types[rng_below(&r, 3)];
+            float *q = rng_floats(&r, (size_t)(heads * (d + 3)));
+            void *bounds = rng_rows(&r, type, 2 * (size_t)(d * MOST_PAGES));
+            memset(want, 0, 400 * 4), memset(got, 0, 400 * 4);
+            s->page_bounds(type, q, heads, (size_t)d + 3, bounds, pages, d, want, MOST_PAGES + 1);
+            k->page_bounds(type, q, heads, (size_t)d + 3, bounds, pages, d, got, MOST_PAGES + 1), SAME("page_bounds", heads * (MOST_PAGES + 1));
+            free(q), free(bounds), free(x), free(y);
 #undef SAME
         }
 }

@@ -46,6 +46,27 @@ START_TEST(select_and_sort_agree_with_the_library)
 }
 END_TEST
 
+START_TEST(cover_stops_where_a_sorted_walk_does)
+{
+    enum { N = 500 };
+    uint64_t keys[N], sorted[N];
+    int32_t size[N];
+    srand(3);
+    for (int trial = 0; trial < 300; trial++) {
+        size_t n = (size_t)rand() % N, want = 0;
+        int64_t rows = rand() % (trial % 2 ? 3000 : 40), sum = 0;
+        for (size_t i = 0; i < n; i++) size[i] = rand() % 9, keys[i] = kv_rank_key((float)(rand() % 50), (uint32_t)i);
+        memcpy(sorted, keys, sizeof keys);
+        kv_rank_sort(sorted, n);
+        while (want < n && sum < rows) sum += size[kv_rank_index(sorted[want++])];
+        ck_assert_uint_eq(kv_rank_cover(keys, n, size, rows), want);
+        if (want) ck_assert_uint_eq(keys[want - 1], sorted[want - 1]);
+        qsort(keys, want, sizeof *keys, ascending);
+        ck_assert(!want || !memcmp(keys, sorted, want * sizeof *keys));
+    }
+}
+END_TEST
+
 START_TEST(ranges_of_masks)
 {
     for (int32_t from = 0; from <= 200; from += 7)
@@ -68,6 +89,7 @@ Suite *suite_rank(void)
     TCase *c = tcase_create("rank");
     tcase_add_test(c, keys_order_scores_then_indices);
     tcase_add_test(c, select_and_sort_agree_with_the_library);
+    tcase_add_test(c, cover_stops_where_a_sorted_walk_does);
     tcase_add_test(c, ranges_of_masks);
     suite_add_tcase(s, c);
     return s;
