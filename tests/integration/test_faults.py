@@ -1,0 +1,173 @@
+"""The failure lab on the real daemon: every fault is run and checked, strikes nobody who was not named, and is refused where it must be."""
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from support import KVASIR, Daemon, environment, free_port
+
+QUEST = {"name": "lab", "pipeline": "quest", "params": {"budget_rows": 64}, "contract": "approximate",
+         "steps": [{"stage": "SHADOW", "min_seconds": 0}, {"stage": "CANARY", "fraction": 0.9, "min_seconds": 600},
+                   {"stage": "RAMP", "fraction": 0.95, "min_seconds": 600}, {"stage": "FULL"}],
+         "gates": [{"metric": "omitted_mass", "threshold": 0.95}, {"metric": "output_error", "threshold": 0.95}]}
+LONG = "The magic number is seven hundred and twelve. " * 8
+
+
+def kvasir(d, *args, timeout=120):
+    return subprocess.run([KVASIR, "--url", d.url, *args], capture_output=True, text=True, timeout=timeout, env=environment())
+
+
+def canary(d):
+    """A quest rollout at CANARY."""
+    status, r = d.post("/api/v1/rollouts", QUEST)
+    assert status == 201, r
+    path = f"/api/v1/rollouts/{r['id']}"
+    for i in range(400):
+        now = d.get(path)[1]
+        if now["stage"] == "CANARY":
+            return r["id"]
+        if now["stage"] == "OFF":
+            d.post(path + "/advance", {"reason": "test"}, headers={"If-Match": str(now["version"])})
+        status, a = d.post("/v1/completions", {"prompt": LONG + str(i), "max_tokens": 16, "temperature": 0, "kvasir": {"contract": "approximate", "session": f"s{i}"}})
+        assert status == 200, a
+    raise AssertionError(now)
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        self.state, self.tier = tempfile.mkdtemp(prefix="kvasir-faults-"), tempfile.mkdtemp(prefix="kvasir-tier-")
+        for folder in (self.state, self.tier):
+            self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+
+    def daemon(self, *more):
+        return Daemon("--set", "faults.enabled=true", "--set", f"tiers.disk.path={self.tier}", "--set", "tiers.disk.capacity_bytes=64MiB", "--set", "tiers.disk.reserve_bytes=16MiB",
+                      "--set", "shadow.fraction=1", *more, state=self.state)
+
+    def test_every_fault_leads_to_its_typed_outcome(self):
+        port = free_port()
+        d = self.daemon("--listen", f"127.0.0.1:{port}")
+        canary(d)
+        done = kvasir(d, "fault", "run", "all")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        listed = d.get("/api/v1/faults")[1]
+        names = [f["name"] for f in listed["faults"]]
+        self.assertEqual(len(names), 17)
+        for f in listed["faults"]:
+            if f["name"] == "kill":
+                continue
+            self.assertTrue(f["last"]["pass"], f)
+            self.assertFalse(f["armed"])
+            checked = {c["what"] for c in f["last"]["checks"]}
+            if f["name"] != "remote_timeout":
+                self.assertLessEqual({"strikes", "answer", "publication", "counters", "credits", "receipt"}, checked, f["name"])
+                self.assertGreater(f["hits"], 0)
+        live = d.get("/api/v1/status")[1]["live"]
+        self.assertEqual((live["exact_mismatches"], live["illegal_fallbacks"]), (0, 0))
+        audit = [a["detail"] for a in d.get("/api/v1/audit?limit=200")[1]["receipts"]]
+        self.assertTrue(any(a.startswith("fault run bit_flip: PASS") for a in audit))
+        self.assertTrue(any(a.startswith("POST /api/v1/faults/bit_flip/run: 200") for a in audit))
+        # Somebody starts it again when it is gone.
+        again = []
+
+        def restart():
+            d.process.wait()
+            d.kill()
+            again.append(self.daemon("--listen", f"127.0.0.1:{port}"))
+
+        keeper = threading.Thread(target=restart)
+        keeper.start()
+        done = kvasir(d, "--json", "fault", "run", "kill")
+        keeper.join()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([c["what"] for c in json.loads(done.stdout)["last"]["checks"]], ["killed", "restart", "answer", "chain"])
+        self.assertEqual(again[0].stop(), 0)
+
+    def test_a_fault_that_does_not_strike_fails_its_run(self):
+        """A device tier too small for one layer moves nothing, so no fault in moving can strike."""
+        with Daemon("--set", "faults.enabled=true", "--set", "tiers.device.capacity_bytes=65536") as d:
+            done = kvasir(d, "--json", "fault", "run", "completion_after_cancel")
+            self.assertEqual(done.returncode, 1, done.stdout)
+            checks = {c["what"]: c["pass"] for c in json.loads(done.stdout)["last"]["checks"]}
+            self.assertEqual((checks["strikes"], checks["receipt"], checks["answer"]), (False, False, True))
+
+    def test_what_is_not_there_is_refused_with_a_hint(self):
+        with Daemon("--set", "faults.enabled=true") as d:
+            for name, code, says in (("bit_flip", "UNSUPPORTED", "tiers.disk.path"), ("index_before_row", "CONFLICT", "CANARY"), ("kill", "CONFLICT", "from outside")):
+                status, e = d.post(f"/api/v1/faults/{name}/run")
+                self.assertEqual((status >= 400, e["error"]["code"]), (True, code), name)
+                self.assertIn(says, e["error"]["message"] + e["error"]["hint"] + e["error"]["param"])
+
+
+class Arming(unittest.TestCase):
+    def arm(self, d, name, scope, **more):
+        return d.post(f"/api/v1/faults/{name}", {"scope": scope, **more})
+
+    def refused(self, d, code, name, scope, **more):
+        status, e = self.arm(d, name, scope, **more)
+        self.assertEqual((status >= 400, e["error"]["code"]), (True, code), e)
+        self.assertTrue(e["error"]["message"])
+        return e["error"]
+
+    def hits(self, d, name):
+        return [f["hits"] for f in d.get("/api/v1/faults")[1]["faults"] if f["name"] == name][0]
+
+    def ask(self, d, session, **headers):
+        return d.complete(LONG, max_tokens=8, kvasir={"session": session})["choices"][0]["text"]
+
+    def test_bad_input_is_typed(self):
+        with Daemon("--set", "faults.enabled=true") as d:
+            self.assertIn("scope", self.refused(d, "BAD_ARGUMENT", "bit_flip", {})["param"])
+            self.refused(d, "NOT_FOUND", "no_such", {"tenant": "a"})
+            self.refused(d, "BAD_ARGUMENT", "bit_flip", {"tenant": "a"}, count=0)
+            self.refused(d, "BAD_ARGUMENT", "bit_flip", {"tenant": "a"}, count=1000001)
+            self.refused(d, "BAD_ARGUMENT", "bit_flip", {"tenant": "a"}, count=1.5)
+            self.refused(d, "BAD_ARGUMENT", "bit_flip", {"session": "s"})
+            self.refused(d, "BAD_ARGUMENT", "bit_flip", {"tenant": "a" * 64})
+            self.refused(d, "BAD_ARGUMENT", "bit_flip", {"rollout": "seven"})
+            self.refused(d, "BAD_ARGUMENT", "policy_fault", {"tenant": "a", "session": "s"})
+            self.refused(d, "UNKNOWN_KEY", "bit_flip", {"tenant": "a", "klass": "b"})
+            self.refused(d, "UNKNOWN_KEY", "bit_flip", {"tenant": "a"}, times=3)
+            self.refused(d, "CONFLICT", "bit_flip", {"rollout": "r_000001"})
+            self.refused(d, "UNSUPPORTED", "remote_timeout", {"tenant": "a"})
+            self.assertEqual(self.arm(d, "bit_flip", {"tenant": "a"})[0], 200)
+            self.assertIn("disarm", self.refused(d, "CONFLICT", "bit_flip", {"tenant": "a"})["hint"])
+            self.assertEqual(kvasir(d, "fault", "disarm", "bit_flip").returncode, 0)
+            self.assertEqual(kvasir(d, "fault", "arm").returncode, 2)
+            self.assertEqual([f["name"] for f in d.get("/api/v1/faults")[1]["faults"] if f["armed"]], [])
+            self.assertTrue(any("DELETE /api/v1/faults/bit_flip: 200" in a["detail"] for a in d.get("/api/v1/audit")[1]["receipts"]))
+
+    def test_it_is_off_unless_somebody_turned_it_on(self):
+        with Daemon() as d:
+            self.assertFalse(d.get("/api/v1/faults")[1]["enabled"])
+            self.assertIn("faults.enabled", self.refused(d, "UNSUPPORTED", "bit_flip", {"tenant": "local"})["param"])
+            self.assertEqual(d.post("/api/v1/faults/bit_flip/run")[1]["error"]["code"], "UNSUPPORTED")
+
+    def test_nobody_else_meets_it(self):
+        with Daemon("--set", "faults.enabled=true") as d:
+            plain = self.ask(d, "before")
+            done = kvasir(d, "fault", "arm", "block_reuse_before_callback", "--tenant", "local", "--session", "mine", "--count", "2")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            armed = d.get("/api/v1/status")[1]["faults"]
+            self.assertEqual([(f["name"], f["scope"]) for f in armed["armed"]], [("block_reuse_before_callback", {"tenant": "local", "session": "mine"})])
+            self.assertEqual(self.ask(d, "other"), plain)
+            self.assertEqual(self.hits(d, "block_reuse_before_callback"), 0)
+            self.assertEqual(self.ask(d, "mine"), plain)
+            self.assertEqual(self.hits(d, "block_reuse_before_callback"), 2)
+            self.assertEqual(d.get("/api/v1/status")[1]["faults"]["armed"], [], "its count is used up")
+
+    def test_arming_needs_the_right(self):
+        tokens = [{"name": n, "sha256": hashlib.sha256(n.encode()).hexdigest(), "rights": [n]} for n in ("viewer", "operator", "infer")]
+        with Daemon(config={"auth": {"mode": "token", "tokens": tokens}, "faults": {"enabled": True}}, wait=False) as d:
+            d.port = int(d.wait_line(r"serves .* on https?://[^/]*:(\d+)/").group(1))
+            body = {"scope": {"tenant": "acme"}}
+            for name, status in (("viewer", 403), ("infer", 403), ("operator", 200)):
+                self.assertEqual(d.post("/api/v1/faults/bit_flip", body, headers={"Authorization": f"Bearer {name}"})[0], status)
+            self.assertEqual(d.request("DELETE", "/api/v1/faults/bit_flip", headers={"Authorization": "Bearer viewer"})[0], 403)
+
+
+if __name__ == "__main__":
+    unittest.main()
