@@ -184,6 +184,8 @@ const struct kv_http_route kv_api_routes[] = {
     {"GET", "/api/v1/rollouts/{id}/history", VIEW, 0, kv_api_rollouts_history, "every transition with its receipt"},
     {"GET", "/api/v1/rollouts/{id}/samples", VIEW, 0, kv_api_rollout_samples, "what its gates were judged by, as JSON lines; ?metric= for one value each, ?limit= for the newest"},
     {"POST", "/api/v1/gates/dry-run", VIEW, KV_ROUTE_JSON, kv_api_gates_dry_run, "a gate set judged by a rollout's present samples, without effect"},
+    {"GET", "/api/v1/drills", VIEW, 0, kv_api_drills, "the last result of each drill of a rollout's candidate; ?rollout= for another than the live one"},
+    {"POST", "/api/v1/drills/{name}", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_drill_run, "run a drill of the candidate in a process of its own; answers when it is over"},
     {"POST", "/api/v1/rollouts/{id}/{verb}", OPERATE | KV_RIGHT_APPROVER, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_rollouts_verb, "advance, pause, resume, ramp, skip, approve, freeze, unfreeze, breakglass, abort, rollback or retry"},
     {0},
 };

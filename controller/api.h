@@ -73,6 +73,8 @@ KV_HANDLER(kv_api_rollouts_history);
 KV_HANDLER(kv_api_rollouts_verb);
 KV_HANDLER(kv_api_rollout_samples);
 KV_HANDLER(kv_api_gates_dry_run);
+KV_HANDLER(kv_api_drills);
+KV_HANDLER(kv_api_drill_run);
 KV_HANDLER(kv_api_freeze);
 KV_HANDLER(kv_api_receipts);
 KV_HANDLER(kv_api_receipt);

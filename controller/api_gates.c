@@ -1,4 +1,4 @@
-/* api_gates.c — evidence over HTTP: samples as JSON lines, gate sets tried without effect. */
+/* api_gates.c — evidence over HTTP: samples as JSON lines, gate sets tried without effect, drills. */
 #include "controller/api.h"
 #include "controller/samples.h"
 
@@ -145,4 +145,53 @@ KV_HANDLER(kv_api_gates_dry_run)
     }
     free(d);
     return st ? st : kv_http_reply_json(r, 200, o, err);
+}
+
+/* ---------------------------------------------------------------- drills */
+
+static json_t *drill_json(const struct kv_drill_result *d)
+{
+    json_t *o = json_pack("{s:s, s:s, s:s, s:o}", "name", kv_drill_name(d->drill), "title", kv_drill_title(d->drill), "state",
+                          !d->at_us ? "NEVER_RUN" : kv_drill_passed(d) ? "PASSED" : "FAILED", "at", d->at_us ? kv_time_json(d->at_us) : json_null());
+    json_t *more = json_pack("{s:I, s:I, s:o, s:o, s:o, s:o}", "checks", (json_int_t)d->checks, "violations", (json_int_t)d->violations, "seconds", kv_real_json(d->seconds),
+                             "detail", kv_text_json(d->detail, strlen(d->detail)), "actor", kv_text_json(d->actor, strlen(d->actor)),
+                             "receipt", d->receipt ? json_integer((json_int_t)d->receipt) : json_null());
+    json_object_update(o, more);
+    json_decref(more);
+    return o;
+}
+
+static enum kv_status rollout_named(const char *text, uint64_t *id, struct kv_error *err)
+{
+    *id = 0;
+    return !text || !*text || kv_rollout_id_parse(text, id) ? KV_OK : kv_fail(err, KV_NOT_FOUND, "rollout", "no rollout is named '%.40s'; ids look like r_000003", text);
+}
+
+KV_HANDLER(kv_api_drills)
+{
+    struct kv_drill_result d[KV_DRILLS];
+    uint64_t id;
+    char text[24];
+    enum kv_status st = rollout_named(kv_http_query(r, "rollout"), &id, err);
+    if (st == KV_OK) st = kv_control_drills(((struct kv_app *)r->app)->control, &id, d, err);
+    if (st != KV_OK) return st;
+    json_t *list = json_array();
+    for (int i = 0; i < KV_DRILLS; i++) json_array_append_new(list, drill_json(&d[i]));
+    kv_rollout_id_format(id, text);
+    return kv_http_reply_json(r, 200, json_pack("{s:s, s:o}", "rollout", text, "drills", list), err);
+}
+
+KV_HANDLER(kv_api_drill_run)
+{
+    json_t *rollout = json_object_get(r->json, "rollout");
+    struct kv_drill_result d;
+    enum kv_drill k;
+    uint64_t id = 0;
+    char who[80];
+    snprintf(who, sizeof who, "operator:%s", r->who.name);
+    if (rollout && !json_is_string(rollout)) return kv_fail(err, KV_BAD_ARGUMENT, "rollout", "rollout is a text such as r_000003");
+    enum kv_status st = kv_drill_find(r->part[0], &k, err);
+    if (st == KV_OK) st = rollout_named(json_string_value(rollout), &id, err);
+    if (st == KV_OK) st = kv_control_drill(((struct kv_app *)r->app)->control, id, k, who, &d, err);
+    return st ? st : kv_http_reply_json(r, 200, drill_json(&d), err);
 }

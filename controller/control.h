@@ -46,7 +46,8 @@ struct kv_control_config {
     const char *policy_source[KV_POLICY_KINDS]; /* NULL: the stored active version, else the shipped one */
     int64_t (*monotonic_us)(void *ctx), (*realtime_us)(void *ctx); /* NULL: the system's clocks */
     void *clock_ctx;
-    const char *check_program;     /* answers --check-policy KIND, in a process of its own; NULL: checked in this one */
+    const char *check_program;     /* answers --check-policy KIND and --drill NAME, in a process of its own; NULL: checked in this one, no drills */
+    const char *model_path;        /* of the model file, for drills; outlives the control thread */
     /* Whether more than one person may write here: then nobody approves what is their own. NULL: no. */
     bool (*two_users)(void *ctx);
     void *users_ctx;
@@ -103,6 +104,12 @@ struct kv_dry_run {
 };
 /* Judges a gate set by the samples of the rollout's last step; nothing moves. rollout 0: the live one, else the newest. specs: KV_MAX_GATES long, completed. */
 enum kv_status kv_control_dry_run(struct kv_control *c, uint64_t rollout, struct kv_gate_spec *specs, int32_t n_specs, struct kv_dry_run *out, struct kv_error *err);
+
+/* Runs a drill of the rollout's candidate (0: the live one, else the newest) and hands the result, with its receipt, to the gates. Blocks until it is
+ * over: KV_DRILL_SECONDS at most. CONFLICT while another one runs. */
+enum kv_status kv_control_drill(struct kv_control *c, uint64_t rollout, enum kv_drill k, const char *actor, struct kv_drill_result *out, struct kv_error *err);
+/* The last result of each, in the order of drills.def; *rollout 0 becomes the one meant. */
+enum kv_status kv_control_drills(struct kv_control *c, uint64_t *rollout, struct kv_drill_result out[KV_DRILLS], struct kv_error *err);
 
 /* --- verbs. actor: "operator:NAME". version: the one the caller saw (0: not checked); VERSION_CONFLICT otherwise. */
 struct kv_rollout_request {

@@ -68,7 +68,7 @@ struct kv_control {
     int64_t step_started_us;       /* monotonic */
     uint64_t samples;              /* of the candidate in this step */
     uint64_t epoch, next_rollout;
-    bool frozen;
+    bool frozen, drilling;
     struct unrecorded unrecorded[4];
     int32_t n_unrecorded;
     struct {                       /* what kv_control_assign reads */
@@ -126,6 +126,7 @@ void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and 
 void kv_control_measure(struct kv_control *c);      /* work: drain samples into gates and metrics */
 /* control_evidence.c; work. A rollout's samples go to its file; arm OUTSIDE is left out. */
 void kv_control_keep_samples(struct kv_control *c, uint64_t rollout);
+void kv_control_recall_drills(struct kv_control *c, const uint8_t manifest[32]); /* work: those of this manifest to its new gates */
 void kv_control_keep_sample(struct kv_control *c, const struct kv_sample *s, enum kv_arm arm, enum kv_stage stage, uint64_t epoch);
 void kv_control_show(struct kv_control *c);         /* work: refresh the snapshot */
 

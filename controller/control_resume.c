@@ -60,6 +60,7 @@ static enum kv_status carry_on(struct kv_control *c, struct entry *e, struct kv_
         return kv_fail(err, KV_OUT_OF_MEMORY, "gates", "memory could not be had");
     c->live = e;
     kv_control_keep_samples(c, e->r.id);
+    kv_control_recall_drills(c, e->r.manifest.digest);
     kv_control_set_gate(c);
     kv_control_begin_step(c);
     struct kv_error why;

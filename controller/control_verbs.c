@@ -109,6 +109,7 @@ static enum kv_status start(struct kv_control *c, const struct kv_manifest *m, c
     pthread_mutex_unlock(&c->state);
     if (c->uninstall_due && kv_control_install(c, epoch, NULL) == KV_OK) c->uninstall_due = false;
     kv_control_keep_samples(c, next);
+    kv_control_recall_drills(c, m->digest);
     kv_control_begin_step(c);
     kv_control_set_gate(c);
     kv_control_note(c, KV_EVENT_ROLLOUT, next, "created by %s", actor);

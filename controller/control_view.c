@@ -71,7 +71,10 @@ void kv_control_measure(struct kv_control *c)
         if (n < 256) break;
     }
     c->port.stats(c->port.ctx, &stats);
-    if (c->gates) kv_gates_counters(c->gates, &stats);
+    if (c->gates) {
+        kv_gates_counters(c->gates, &stats);
+        kv_gates_now(c->gates, kv_control_realtime(c));
+    }
     kv_samples_flush(c->samples_kept);
 }
 

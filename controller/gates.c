@@ -13,13 +13,22 @@ enum metric_id {
 #define KV_METRIC(name, unit, comparison, logic, stages, contracts, threshold, lowest, highest, min_n, per, help) M_##name,
 #include "controller/metrics.def"
 #undef KV_METRIC
+    FIRST_DRILL,
+    BEFORE_DRILLS = FIRST_DRILL - 1,
+#define KV_DRILL(name, title) M_drill_##name,
+#include "controller/drills.def"
+#undef KV_DRILL
     N_METRICS
 };
+enum { N_DRILLS = N_METRICS - FIRST_DRILL };
 static const struct kv_metric metrics[N_METRICS] = {
 #define KV_METRIC(name, unit, comparison, logic, stages, contracts, threshold, lowest, highest, min_n, per, help)                                                \
     {#name, unit, comparison, KV_LOGIC_##logic, stages, contracts, threshold, lowest, highest, min_n, per, help},
 #include "controller/metrics.def"
 #undef KV_METRIC
+#define KV_DRILL(name, title) {"drill_" #name, "s", "<=", KV_LOGIC_DRILL, "SCRF", "EA", 86400, 60, 2592000, 1, "check", "age of the last passed drill; " title},
+#include "controller/drills.def"
+#undef KV_DRILL
 };
 
 struct gate {
@@ -32,6 +41,11 @@ struct gate {
 struct kv_gates {
     uint64_t seed;
     struct kv_engine_stats base, now;
+    int64_t realtime_us;
+    struct {
+        int64_t at_us; /* 0: it never ran */
+        uint64_t checks, violations;
+    } drill[N_DRILLS];
     int32_t n;
     struct gate gate[KV_MAX_GATES];
 };
@@ -158,8 +172,12 @@ enum kv_status kv_gates_create(const struct kv_gate_spec *specs, int32_t n, uint
 enum kv_status kv_gates_like(const struct kv_gates *g, const struct kv_gate_spec *specs, int32_t n, struct kv_gates **out)
 {
     enum kv_status st = kv_gates_create(specs, n, g->seed, out);
-    if (st == KV_OK) (*out)->base = g->base, (*out)->now = g->now;
-    return st;
+    if (st != KV_OK) return st;
+    (*out)->base = g->base;
+    (*out)->now = g->now;
+    (*out)->realtime_us = g->realtime_us;
+    memcpy((*out)->drill, g->drill, sizeof g->drill);
+    return KV_OK;
 }
 
 void kv_gates_destroy(struct kv_gates *g)
@@ -234,6 +252,19 @@ void kv_gates_quality(struct kv_gates *g, double baseline, double candidate)
 {
     for (int32_t i = 0; i < g->n; i++)
         if (g->gate[i].metric == M_quality_drop) kv_confidence_add(&g->gate[i].mean, baseline - candidate);
+}
+
+void kv_gates_drill(struct kv_gates *g, size_t drill, int64_t at_us, uint64_t checks, uint64_t violations)
+{
+    if (drill >= N_DRILLS) return;
+    g->drill[drill].at_us = at_us;
+    g->drill[drill].checks = checks;
+    g->drill[drill].violations = violations;
+}
+
+void kv_gates_now(struct kv_gates *g, int64_t realtime_us)
+{
+    g->realtime_us = realtime_us;
 }
 
 /* Events the engine counts itself; sampled units may miss some, so the larger of both counts. */
@@ -313,6 +344,21 @@ static void judge_ratio(const struct gate *q, struct kv_gate_result *r)
                   (unsigned long long)s->over, (unsigned long long)s->pairs, kv_switchback_p99_lower(s));
 }
 
+static void judge_drill(const struct kv_gates *g, const struct gate *q, struct kv_gate_result *r)
+{
+    size_t i = (size_t)q->metric - FIRST_DRILL;
+    if (!g->drill[i].at_us) {
+        snprintf(r->detail, sizeof r->detail, "not run for this candidate yet: kvasir rollout drill %s", metrics[q->metric].name + strlen("drill_"));
+        return;
+    }
+    r->n = g->drill[i].checks;
+    r->value = r->lower = r->upper = fmax(0, (double)(g->realtime_us - g->drill[i].at_us) / 1e6);
+    bool failed = g->drill[i].violations > 0, fresh = r->value <= q->spec.threshold && r->n >= q->spec.min_n;
+    r->verdict = failed ? KV_FAILED : fresh ? KV_PASS : KV_INCONCLUSIVE;
+    if (failed) snprintf(r->detail, sizeof r->detail, "%llu of %llu checks did not hold", (unsigned long long)g->drill[i].violations, (unsigned long long)r->n);
+    else snprintf(r->detail, sizeof r->detail, "passed %llu checks %.0f s ago%s", (unsigned long long)r->n, r->value, fresh ? "" : "; run it again");
+}
+
 int32_t kv_gates_evaluate(const struct kv_gates *g, enum kv_stage stage, struct kv_gate_result *out)
 {
     static const char letters[KV_STAGES] = {'O', 'S', 'C', 'R', 'F', 'B'};
@@ -331,6 +377,7 @@ int32_t kv_gates_evaluate(const struct kv_gates *g, enum kv_stage stage, struct 
         if (!r->judged) snprintf(r->detail, sizeof r->detail, "not judged at this stage");
         else if (m->logic == KV_LOGIC_ZERO) judge_zero(g, q, r);
         else if (m->logic == KV_LOGIC_MEAN) judge_mean(q, r);
+        else if (m->logic == KV_LOGIC_DRILL) judge_drill(g, q, r);
         else judge_ratio(q, r);
     }
     return g->n;

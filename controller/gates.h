@@ -16,6 +16,7 @@ const char *kv_verdict_name(enum kv_verdict v); /* "NO_DATA", "INCONCLUSIVE", "P
 enum kv_metric_logic {
     KV_LOGIC_ZERO,  /* a count that must stay zero over at least min_n observed units */
     KV_LOGIC_MEAN,  /* a bounded mean with a confidence sequence (metric_confidence.h): PASS when all of it lies under the threshold */
+    KV_LOGIC_DRILL, /* a drill of drills.def that passed for this candidate, no longer ago than the threshold */
     KV_LOGIC_RATIO  /* p99 of two arms in switchback windows (metric_switchback.h) */
 };
 
@@ -67,6 +68,9 @@ void kv_gates_sample(struct kv_gates *g, const struct kv_sample *s, enum kv_arm 
 void kv_gates_counters(struct kv_gates *g, const struct kv_engine_stats *stats);
 /* A held-out prompt's score under both arms, in [0, 1]; feeds quality_drop. */
 void kv_gates_quality(struct kv_gates *g, double baseline, double candidate);
+/* The last result of a drill, by its place in drills.def; kept through resets. */
+void kv_gates_drill(struct kv_gates *g, size_t drill, int64_t at_us, uint64_t checks, uint64_t violations);
+void kv_gates_now(struct kv_gates *g, int64_t realtime_us); /* what the age of drills is counted to */
 /* out: KV_MAX_GATES long, one result per spec in the order of the specs. */
 int32_t kv_gates_evaluate(const struct kv_gates *g, enum kv_stage stage, struct kv_gate_result *out);
 /* FAILED if any judged gate failed, PASS if all judged gates passed, else the first that holds. *which (may be NULL): the index

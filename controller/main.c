@@ -100,7 +100,7 @@ static enum kv_status start_control(struct daemon *d, struct kv_error *err)
 {
     const char *const paths[KV_POLICY_KINDS] = {d->config.policy_admission, d->config.policy_fallback, d->config.policy_release};
     char *source[KV_POLICY_KINDS] = {0};
-    struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app, .check_program = "/proc/self/exe", .two_users = two_users, .users_ctx = &d->app,
+    struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app, .check_program = "/proc/self/exe", .model_path = d->model, .two_users = two_users, .users_ctx = &d->app,
                                   .faults = d->app.fault_lab ? kv_fault_lab_faults(d->app.fault_lab) : NULL};
     memcpy(c.model_artifact, kv_model_info(d->app.model)->artifact, 32);
     kv_numerics_id(c.numerics_id);

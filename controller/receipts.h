@@ -17,6 +17,7 @@ enum kv_row_kind { /* stored by name; 0 … KV_RECEIPT_KINDS-1 are enum kv_recei
     KV_ROW_ROLLOUT,                       /* created, retired, paused, resumed, skipped */
     KV_ROW_AUDIT,                         /* an operator's write through the API */
     KV_ROW_STORE,                         /* opened, recovered, closed */
+    KV_ROW_DRILL,                         /* a drill of a candidate ended; value: violations */
     KV_ROW_KINDS
 };
 const char *kv_row_kind_name(int kind);   /* "REQUEST", …, "TRANSITION", … */

@@ -5,6 +5,7 @@
 #ifndef KV_STORE_H
 #define KV_STORE_H
 
+#include "controller/drill.h"
 #include "controller/policy_host.h"
 #include "controller/policy_life.h"
 #include "controller/receipts.h"
@@ -88,6 +89,11 @@ struct kv_recorded_decision {
 };
 /* The last *n release decisions whose question was kept, newest first. */
 enum kv_status kv_store_recorded_decisions(struct kv_store *s, struct kv_recorded_decision *out, int32_t *n, struct kv_error *err);
+
+/* --- drills (store_drills.c). The rollout must be stored; d->receipt gets the row's id. */
+enum kv_status kv_store_put_drill(struct kv_store *s, const struct kv_rollout *r, struct kv_drill_result *d, struct kv_error *err);
+/* The last result of each drill of a manifest; at_us 0: it never ran. */
+enum kv_status kv_store_load_drills(struct kv_store *s, const uint8_t manifest[32], struct kv_drill_result out[KV_DRILLS], struct kv_error *err);
 
 /* --- tokens (store_tokens.c): only their SHA-256 is kept */
 struct kv_stored_token {

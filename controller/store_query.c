@@ -115,7 +115,7 @@ enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter 
     sqlite3_stmt *q = NULL;
     enum kv_status st = kv_store_query(s, sql, &q, err);
     if (st == KV_OK) {
-        bind_named(q, ":kind", f->kind, 0);
+        bind_named(q, ":kind", f->kind ? kv_row_kind_name(kv_row_kind_from_name(f->kind)) : NULL, 0); /* in any case */
         bind_named(q, ":reason", f->reason, 0);
         bind_named(q, ":tenant", f->tenant, 0);
         bind_named(q, ":session", f->session, 0);
