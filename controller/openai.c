@@ -93,6 +93,7 @@ void kv_openai_add_logprobs(const struct kv_openai *o, json_t *to, const struct 
     size_t n, own;
     json_t *top = json_object();
     json_array_append_new(json_object_get(to, "tokens"), token_text(o, c->token, &own, raw, sizeof raw));
+    json_array_append_new(json_object_get(to, "token_ids"), json_integer(c->token));
     json_array_append_new(json_object_get(to, "token_logprobs"), kv_real_json((double)c->logprob));
     json_array_append_new(json_object_get(to, "text_offset"), json_integer(*text_offset));
     for (int32_t i = 0; i < c->n_top; i++) {
@@ -158,7 +159,7 @@ enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
     uint64_t epoch = o->arm.epoch;
     json_t *pause = NULL;
     json_t *logprobs = !o->logprobs ? json_null() : o->chat ? json_pack("{s:[]}", "content")
-                     : json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+                     : json_pack("{s:[], s:[], s:[], s:[], s:[]}", "tokens", "token_ids", "token_logprobs", "top_logprobs", "text_offset");
     enum kv_status st = read_all(o, &text, logprobs, &epoch, err);
     if (!st) {
         kv_stream_stats(o->reader, &stats);

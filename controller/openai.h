@@ -33,7 +33,7 @@ json_t *kv_openai_stamp(const struct kv_openai *o, uint64_t candidate, uint64_t 
 json_t *kv_openai_usage(const struct kv_request_stats *s);
 json_t *kv_openai_envelope(const struct kv_openai *o, const char *object);
 json_t *kv_openai_token_json(const struct kv_openai *o, const struct kv_chunk *c); /* chat's logprobs.content entry */
-void kv_openai_add_logprobs(const struct kv_openai *o, json_t *to, const struct kv_chunk *c, int64_t *text_offset); /* completions' four lists */
+void kv_openai_add_logprobs(const struct kv_openai *o, json_t *to, const struct kv_chunk *c, int64_t *text_offset); /* completions' five lists */
 const char *kv_openai_finish_name(enum kv_finish f);
 /* The error of a request that ended in KV_FINISH_ERROR or was cancelled. */
 enum kv_status kv_openai_failed(const struct kv_request_stats *s, struct kv_error *err);

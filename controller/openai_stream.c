@@ -50,7 +50,7 @@ static void put_chunk(struct sse *s, const struct kv_chunk *c)
     json_t *logprobs = json_null();
     if (s->o->logprobs && s->o->chat) logprobs = json_pack("{s:[o]}", "content", kv_openai_token_json(s->o, c));
     else if (s->o->logprobs) {
-        logprobs = json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+        logprobs = json_pack("{s:[], s:[], s:[], s:[], s:[]}", "tokens", "token_ids", "token_logprobs", "top_logprobs", "text_offset");
         kv_openai_add_logprobs(s->o, logprobs, c, &s->text_offset);
     }
     s->epoch = c->epoch;

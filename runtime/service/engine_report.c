@@ -102,6 +102,10 @@ void kv_report_publication(struct kv_engine *e, struct kv_sequence *s)
     if (n == 0) return;
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->segment, .tokens = (uint64_t)n};
     kv_sha256(s->tokens + s->segment, (size_t)n * sizeof *s->tokens, r.digest);
+    r.rows = s->selected.rows;
+    r.rows_total = s->selected.visible;
+    r.value = s->selected.units ? s->selected.mass / s->selected.units : 0;
+    memset(&s->selected, 0, sizeof s->selected);
     s->segment = s->n_tokens;
     kv_report_receipt(e, s, KV_RECEIPT_PUBLICATION, KV_OK, r);
 }

@@ -125,8 +125,9 @@ static void report_gate(struct kv_engine *e, struct kv_step_item *it)
         e->stats.selections += atomic_exchange(&sel->queries, 0);
         e->stats.selection_ns += atomic_exchange(&sel->query_ns, 0);
         e->stats.selection_bytes += atomic_exchange(&sel->ranked_bytes, 0);
-        e->stats.selected_rows += atomic_exchange(&sel->rows, 0);
-        e->stats.visible_rows += atomic_exchange(&sel->visible, 0);
+        uint64_t rows = atomic_exchange(&sel->rows, 0), visible = atomic_exchange(&sel->visible, 0);
+        s->selected.rows += rows, s->selected.visible += visible;
+        e->stats.selected_rows += rows, e->stats.visible_rows += visible;
         e->stats.index_build_ns += atomic_exchange(&sel->build_ns, 0);
     }
     e->stats.widened += (uint64_t)atomic_load(&s->actions[KV_WIDEN_SEARCH]);

@@ -84,6 +84,11 @@ struct kv_sequence {
     int64_t recompute_began_us;
     bool approximate;                  /* some published token was */
     int32_t segment;                   /* first published token without a publication receipt */
+    struct {                           /* of the segment's selected heads: rows attended of those there were; omitted mass of sampled units */
+        uint64_t rows, visible;
+        double mass;
+        int32_t units;
+    } selected;
     struct kv_text text;
     struct kv_constraint *constraint;  /* as far as published; NULL: any text */
     struct kv_stream *stream;

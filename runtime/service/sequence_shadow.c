@@ -133,6 +133,11 @@ static void report(struct kv_engine *e, struct kv_shadow_job *j)
         return;
     }
     e->stats.units_sampled++;
+    if (j->served) {
+        struct kv_sequence *s = j->item->owner;
+        s->selected.mass += j->sample.omitted_mass;
+        s->selected.units++;
+    }
     if (!e->now.method && !j->sample.exact_equal) {
         e->stats.exact_mismatches++;
         kv_report_failure(e, j->item->owner, KV_EXACT_MISMATCH, "attention through the placement's copies has other bits");
