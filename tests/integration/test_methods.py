@@ -55,11 +55,12 @@ class Methods(unittest.TestCase):
     def exact(self, ids, n):
         a = self.d.complete(ids, max_tokens=n, logprobs=1, ignore_eos=True)
         self.assertEqual(a["kvasir"]["published_contract"], "exact")
-        return a["choices"][0]["logprobs"]["token_ids"]
+        l = a["choices"][0]["logprobs"]
+        return l["token_ids"], l["token_logprobs"]
 
     def generate(self, prompt, rollout):
-        """Approximate until AT_LEAST tokens are there, then a rollback, then AFTER tokens more: (ids, contracts, request)."""
-        ids, contracts, request, rolled = [], [], None, False
+        """Approximate until AT_LEAST tokens are there, then a rollback, then AFTER tokens more: (ids, logprobs, contracts, request)."""
+        ids, logprobs, contracts, request, rolled = [], [], [], None, False
         body = {"prompt": prompt, "temperature": 0, "max_tokens": 3000, "logprobs": 1, "ignore_eos": True, "kvasir": {"contract": "approximate", "session": f"s-{rollout}"}}
         events = self.d.stream("/v1/completions", body)
         for e in events:
@@ -67,9 +68,11 @@ class Methods(unittest.TestCase):
                 break
             self.assertNotIn("error", e)
             request = e["kvasir"]["receipt_id"]
-            for i in (e["choices"][0]["logprobs"] or {}).get("token_ids", []) if e["choices"] else []:
-                ids.append(i)
-                contracts.append(e["kvasir"]["published_contract"])
+            l = e["choices"][0]["logprobs"] if e["choices"] else None
+            if l:
+                ids += l["token_ids"]
+                logprobs += l["token_logprobs"]
+                contracts += [e["kvasir"]["published_contract"]] * len(l["token_ids"])
             if len(ids) >= AT_LEAST and not rolled:
                 self.assertIn("approximate", contracts, "the candidate did not serve it, or left nothing out")
                 status, a = self.d.post(f"/api/v1/rollouts/{rollout}/rollback", {"reason": "test"})
@@ -78,7 +81,7 @@ class Methods(unittest.TestCase):
             if rolled and contracts[-AFTER:] == ["exact"] * AFTER:
                 break
         events.close()
-        return ids, contracts, request
+        return ids, logprobs, contracts, request
 
     def run_method(self, name):
         prompt = self.ids[:150]
@@ -87,11 +90,11 @@ class Methods(unittest.TestCase):
         status, a = self.d.post("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 80, "ignore_eos": True, "kvasir": {"contract": "approximate"}})
         self.assertEqual((status, a["kvasir"]["published_contract"]), (200, "exact"), "a shadow served")
         self.advance(rollout, "CANARY")
-        ids, contracts, request = self.generate(prompt, rollout)
+        ids, logprobs, contracts, request = self.generate(prompt, rollout)
         frontier = len(contracts) - contracts[::-1].index("approximate")
         self.assertGreaterEqual(frontier, AT_LEAST - 1)
         self.assertNotIn("exact", contracts[contracts.index("approximate"):frontier], "a tainted sequence called itself exact")
-        self.assertEqual(ids[frontier:], self.exact(prompt + ids[:frontier], len(ids) - frontier), "the continuation is not the exact run's")
+        self.assertEqual((ids[frontier:], logprobs[frontier:]), self.exact(prompt + ids[:frontier], len(ids) - frontier), "the continuation is not the exact run's")
         segments = self.d.wait_until(lambda: self.d.get(f"/api/v1/receipts?kind=PUBLICATION&request={request}")[1]["receipts"])
         served = [r for r in segments if r["rows_total"]]
         self.assertTrue(served, segments)
