@@ -5,6 +5,7 @@
 ratio compares with a floor measured in the same run (what the hardware or a bare copy does), peer_ratio with the peer on the same weights (--peer).
 The peer is llama.cpp, as the npm package @node-llama-cpp/linux-x64 carries it; it is fetched into BUILD/peer."""
 import argparse
+import fnmatch
 import json
 import os
 import subprocess
@@ -12,45 +13,43 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PEER_PACKAGE, PEER_VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
-# Prefix of a name, the field judged, the least value that meets the goal.
-GOALS = [("decode/", "peer_ratio", 1.0), ("prefill/", "peer_ratio", 1.0), ("attention/", "ratio", 0.6), ("kernels/", "ratio", 0.6), ("tier/", "ratio", 0.6), ("http/", "ratio", 0.5),
-         ("select/quest/depth", "ratio", 0.6), ("select/clusterkv/depth", "ratio", 0.6), ("select/quest/speedup", "value", 2), ("select/clusterkv/speedup", "value", 2),
-         ("select/shadow/share", "ratio", 1)]
+# A pattern of names, the fields judged, the least values that meet the goal. Every pattern that matches counts.
+GOALS = [("decode/*/depth-0", {"ratio": 0.75, "peer_ratio": 1.1}), ("decode/*/depth-4096", {"ratio": 0.8, "peer_ratio": 1.8}),
+         ("decode/*/depth-16384", {"ratio": 0.8, "peer_ratio": 2.4}), ("decode/*/depth-32768", {"ratio": 0.8, "peer_ratio": 3}),
+         ("prefill/*/q8_0/512", {"peer_ratio": 2}), ("prefill/*/f16/512", {"peer_ratio": 1}), ("speedup/*/batch-8", {"value": 3}),
+         ("attention/32k/*", {"ratio": 0.85}), ("tier/*", {"ratio": 0.6}), ("http/*", {"ratio": 0.5}),
+         ("select/quest/depth*", {"ratio": 0.6}), ("select/clusterkv/depth*", {"ratio": 0.6}), ("select/quest/speedup*", {"value": 2}),
+         ("select/clusterkv/speedup*", {"value": 2}), ("select/shadow/share*", {"ratio": 1})]
+SHAPES, TYPES = ("135m", "1b"), ("q8_0", "f16")
+PARTS = ("depth-0", "depth-4096", "depth-16384", "depth-32768", "prefill-512", "batch-8")
 
 
-def random_models(build):
-    """The 135M shape with random weights, once: speed depends on the shape alone."""
+def model(build, shape, kind):
+    """A GGUF of that shape with random weights, made once: speed depends on the shape alone."""
     folder = os.path.join(build, "models")
     os.makedirs(folder, exist_ok=True)
-    for kind in ("q8_0", "f16"):
-        out = os.path.join(folder, f"135m-{kind}.gguf")
-        if not os.path.exists(out):
-            subprocess.run([sys.executable, os.path.join(ROOT, "tools", "random_model.py"), "--shape", "135m", "--type", kind, "--out", out + ".new"], check=True, timeout=600)
-            os.rename(out + ".new", out)
+    out = os.path.join(folder, f"{shape}-{kind}.gguf")
+    if not os.path.exists(out):
+        subprocess.run([sys.executable, os.path.join(ROOT, "tools", "random_model.py"), "--shape", shape, "--type", kind, "--out", out + ".new"], check=True, timeout=600)
+        os.rename(out + ".new", out)
+    return out
 
 
-def models(build):
-    """(label, file, depths): the small model, and whatever lies in BUILD/models as NAME-TYPE.gguf (135m-q8_0.gguf)."""
-    for kind in ("q8_0", "f16"):
-        yield f"demo/{kind}", os.path.join(ROOT, "models", f"kvasir-demo-{kind}.gguf"), ["0", "2048"]
-    folder = os.path.join(build, "models")
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if name.endswith(".gguf"):
-            yield name[:-5].replace("-", "/", 1), os.path.join(folder, name), ["0", "4096"]
-
-
-def jobs(build):
-    """(program, arguments) of every benchmark but the peer's."""
-    for name in sorted(os.listdir(os.path.join(ROOT, "bench"))):
-        stem, kind = os.path.splitext(name)
-        program = os.path.join(build, "bench", stem)
-        if kind != ".c" or stem in ("peer", "random_model"):
-            continue
-        if stem == "decode":
-            for label, model, depths in models(build):
-                yield program, [model, "--name", label] + [x for d in depths for x in ("--depth", d)]
-        else:
-            yield program, []
+def jobs(build, only, peer):
+    """(program, arguments) of every benchmark; of a model's parts ours and the peer's in turn, so that both meet the same machine."""
+    program = lambda stem: os.path.join(build, "bench", stem)
+    for stem in sorted(os.path.splitext(f)[0] for f in os.listdir(os.path.join(ROOT, "bench")) if f.endswith(".c")):
+        if stem not in ("decode", "peer") and stem.startswith(only):
+            yield program(stem), []
+    libraries, threads = fetch_peer(build) if peer else None, "2"
+    for label in (f"{shape}/{kind}" for shape in SHAPES for kind in TYPES):
+        for part in PARTS:
+            if not f"decode/{label}/{part}".startswith(only):
+                continue
+            path = model(build, *label.split("/"))
+            yield program("decode"), [path, "--name", label, "--threads", threads, part]
+            if peer:
+                yield program("peer"), [libraries, path, threads, label, part]
 
 
 def figures(program, arguments):
@@ -74,22 +73,15 @@ def fetch_peer(build):
     raise RuntimeError(f"{PEER_PACKAGE} holds no libllama")
 
 
-def peer_figures(build):
-    libraries, threads = fetch_peer(build), str(min(os.cpu_count() or 1, 8))
-    for label, model, depths in models(build):
-        yield from figures(os.path.join(build, "bench", "peer"), [libraries, model, threads, label, *depths])
-
-
 def judge(row):
     row.setdefault("floor", None), row.setdefault("ratio", None), row.setdefault("peer", None)
     faster_is_more = not row["unit"].endswith("us") and row["unit"] not in ("ms", "s")
     row["peer_ratio"] = None
     if row["peer"] and row.get("value"):
         row["peer_ratio"] = row["value"] / row["peer"] if faster_is_more else row["peer"] / row["value"]
-    row["goal"], row["met"] = None, None
-    for prefix, field, least in GOALS:
-        if row["name"].startswith(prefix) and row[field] is not None:
-            row["goal"], row["met"] = f"{field} >= {least}", row[field] >= least
+    least = {field: v for pattern, fields in GOALS if fnmatch.fnmatchcase(row["name"], pattern) for field, v in fields.items() if row[field] is not None}
+    row["goal"] = ", ".join(f"{field} >= {v}" for field, v in least.items()) or None
+    row["met"] = all(row[field] >= v for field, v in least.items()) if least else None
     return row
 
 
@@ -97,26 +89,23 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--build", default="build")
     p.add_argument("--peer", action="store_true", help="measure the peer in the same run")
+    p.add_argument("--only", default="", metavar="PREFIX", help="one part: kernels, tier, select, decode/135m, decode/1b/f16/depth-4096 ...")
     a = p.parse_args()
     build, rows, broken = os.path.join(ROOT, a.build), {}, 0
-    random_models(build)
-    for program, arguments in jobs(build):
+    for program, arguments in jobs(build, a.only, a.peer):
         try:
             for row in figures(program, arguments):
-                rows[row["name"]] = row
+                rows.setdefault(row["name"], {"name": row["name"], "value": None, "unit": row["unit"]}).update(row)
         except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as e:
             print(f"FAIL {os.path.basename(program)}: {e}", file=sys.stderr)
             broken += 1
-    if a.peer:
-        for row in peer_figures(build):
-            rows.setdefault(row["name"], {"name": row["name"], "value": None, "unit": row["unit"]})["peer"] = row["peer"]
     result = [judge(row) for row in rows.values()]
     with open(os.path.join(build, "bench.json"), "w") as f:
         json.dump(result, f, indent=1)
     for row in result:
         show = lambda v: "-" if v is None else f"{v:.3g}" if isinstance(v, float) else str(v)
         print(f"{row['name']:44} {show(row['value']):>10} {row['unit']:<12} floor {show(row['floor']):>9}  ratio {show(row['ratio']):>6}  peer {show(row['peer']):>8}  "
-              f"{show(row['peer_ratio']):>6}  {'' if row['met'] is None else 'met' if row['met'] else 'missed'}")
+              f"{show(row['peer_ratio']):>6}  {'' if row['met'] is None else ('met   ' if row['met'] else 'missed') + ' ' + row['goal']}")
     return 1 if broken else 0
 
 

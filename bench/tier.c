@@ -6,6 +6,7 @@
 #include "runtime/execution/layerwise.h"
 #include "runtime/residency/directory.h"
 #include "runtime/residency/disk.h"
+#include "runtime/residency/lanes.h"
 
 #include <fcntl.h>
 #include <gnutls/crypto.h>
@@ -13,11 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { SLAB = 256 << 10, SLABS = 512, PASSES = 7, EXTENT = 1 << 20, EXTENTS = 48, GROUP = 8, CHUNKS = 20000, OPERATIONS = 200000 };
+enum { SLAB = 256 << 10, SLABS = 512, PASSES = 7, EXTENT = 1 << 20, GROUP = 8, CHUNKS = 20000, OPERATIONS = 200000 };
 
 static void check(enum kv_status s, const char *what)
 {
@@ -61,8 +63,10 @@ static struct kv_chunk_identity identity(int n)
 
 static uint8_t *filled(size_t n)
 {
-    uint8_t *p = aligned_alloc(4096, n);
+    enum { HUGE_PAGE = 2 << 20 };
+    uint8_t *p = aligned_alloc(HUGE_PAGE, (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
     if (!p) check(KV_OUT_OF_MEMORY, "memory");
+    (void)madvise(p, (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* floors have what the tier has */
     for (size_t i = 0; i < n; i++) p[i] = (uint8_t)(i * 2654435761u >> 13);
     return p;
 }
@@ -196,85 +200,173 @@ static double cipher_rate(bool open)
     return best_rate(us, PASSES, 8.0 * EXTENT);
 }
 
-/* A plain preallocated file, the same pieces, a sync after every so many; then read back, from the page cache as the tier's is. */
-static void plain_file(const char *folder, int per_sync, double *write_rate, double *read_rate)
+/* ---- plain files: what the device gives without cipher, identities or recovery */
+
+enum { PIECES = 64, DISK_PASSES = 5, LANES = KV_DISK_THREADS };
+
+struct plain {
+    int fd;
+    uint8_t *piece;
+    int first; /* of a group */
+};
+
+static void plain_piece(void *ctx, int32_t i)
 {
-    char name[256];
-    uint8_t *a = filled(EXTENT);
-    double us[3], back[3];
-    snprintf(name, sizeof name, "%s/plain", folder);
-    for (int p = 0; p < 3; p++) {
-        int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
-        if (fd < 0 || posix_fallocate(fd, 0, (off_t)EXTENT * EXTENTS)) check(KV_IO_ERROR, name);
-        double start = kv_now_us();
-        for (int i = 0; i < EXTENTS; i++)
-            if (pwrite(fd, a, EXTENT, (off_t)i * EXTENT) != EXTENT || ((i + 1) % per_sync == 0 && fdatasync(fd))) check(KV_IO_ERROR, name);
-        us[p] = kv_now_us() - start;
-        start = cpu_us();
-        for (int i = 0; i < EXTENTS; i++)
-            if (pread(fd, a, EXTENT, (off_t)i * EXTENT) != EXTENT) check(KV_IO_ERROR, name);
-        back[p] = cpu_us() - start;
-        close(fd);
-    }
-    unlink(name);
-    free(a);
-    *write_rate = best_rate(us, 3, (double)EXTENT * EXTENTS);
-    *read_rate = best_rate(back, 3, (double)EXTENT * EXTENTS);
+    struct plain *p = ctx;
+    if (pwrite(p->fd, p->piece, EXTENT, (off_t)(p->first + i) * EXTENT) != EXTENT) check(KV_IO_ERROR, "plain file");
 }
 
+/* Microseconds for PIECES in a preallocated file, `group` of them side by side before each sync. */
+static double plain_write(const char *name, int flags, struct kv_lanes *lanes, int group)
+{
+    struct plain p = {open(name, O_RDWR | O_CREAT | O_TRUNC | flags, 0600), filled(EXTENT), 0};
+    if (p.fd < 0 || posix_fallocate(p.fd, 0, (off_t)EXTENT * PIECES) || fdatasync(p.fd)) check(KV_IO_ERROR, name);
+    double start = kv_now_us();
+    for (; p.first < PIECES; p.first += group) {
+        kv_lanes_run(lanes, group, plain_piece, &p);
+        if (fdatasync(p.fd)) check(KV_IO_ERROR, name);
+    }
+    double us = kv_now_us() - start;
+    close(p.fd);
+    free(p.piece);
+    return us;
+}
+
+static double plain_read(const char *name, double (*now_us)(void), bool cold)
+{
+    int fd = open(name, O_RDONLY);
+    uint8_t *a = filled(EXTENT);
+    if (cold) (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    double start = now_us();
+    for (int i = 0; i < PIECES; i++)
+        if (pread(fd, a, EXTENT, (off_t)i * EXTENT) != EXTENT) check(KV_IO_ERROR, name);
+    double us = now_us() - start;
+    close(fd);
+    free(a);
+    return us;
+}
+
+/* ---- the tier */
+
+struct disk_bench {
+    struct kv_tier disk;
+    uint8_t *text[GROUP];
+    struct kv_chunk_identity id[PIECES];
+    struct kv_block b[PIECES];
+};
+
+static double tier_write(struct disk_bench *x, int group)
+{
+    const void *payload[GROUP];
+    double start = kv_now_us();
+    for (int i = 0; i < GROUP; i++) payload[i] = x->text[i];
+    for (int g = 0; g < PIECES; g += group) {
+        for (int i = g; i < g + group; i++) check(x->disk.reserve(x->disk.ctx, EXTENT, &x->id[i], &x->b[i]), "reserve");
+        check(x->disk.write_group(x->disk.ctx, group, x->b + g, x->id + g, payload, EXTENT), "write");
+    }
+    return kv_now_us() - start;
+}
+
+static double tier_read_one_by_one(struct disk_bench *x)
+{
+    double start = cpu_us();
+    for (int i = 0; i < PIECES; i++) check(x->disk.read(x->disk.ctx, x->b[i], &x->id[i], x->text[0], EXTENT), "read");
+    return cpu_us() - start;
+}
+
+static double tier_read_groups(struct disk_bench *x)
+{
+    void *dst[GROUP];
+    enum kv_status each[GROUP];
+    double start = kv_now_us();
+    for (int i = 0; i < GROUP; i++) dst[i] = x->text[i];
+    for (int g = 0; g < PIECES; g += GROUP) {
+        x->disk.read_group(x->disk.ctx, GROUP, x->b + g, x->id + g, dst, EXTENT, each);
+        for (int i = 0; i < GROUP; i++) check(each[i], "read");
+    }
+    return kv_now_us() - start;
+}
+
+/* And the file system is done with what that freed, as it is before a plain file is timed. */
+static void tier_release(struct disk_bench *x, const char *folder)
+{
+    for (int i = 0; i < PIECES; i++) x->disk.release(x->disk.ctx, x->b[i]);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY);
+    if (fd < 0 || fsync(fd)) check(KV_IO_ERROR, folder);
+    close(fd);
+}
+
+static void open_bench(struct disk_bench *x, const char *folder)
+{
+    struct kv_error err = {0};
+    struct kv_disk_config c = {.path = folder, .capacity_bytes = 4ull << 30, .key = {1}};
+    if (kv_disk_open(&c, &x->disk, &err) != KV_OK) check(err.status, err.message);
+}
+
+static double best(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* Floors and tier take turns, so that a busy moment meets both. */
 static void disk_tier(void)
 {
-    char folder[] = "/tmp/kvasir-bench-XXXXXX", command[64];
-    struct kv_tier disk;
-    struct kv_error err = {0};
-    uint8_t *a = filled(EXTENT);
-    double us[3], back[3], group[3], plain_write, plain_read, plain_group;
+    enum { BUFFERED, DIRECT, LANED, SINGLE_BUFFERED, SINGLE_DIRECT, READ_HOT, READ_COLD, T_SINGLE, T_GROUP, T_HOT, T_COLD, T_HOT_GROUP, RATES };
+    static const char *const names[] = {"plain-write-8x1MiB/cached", "plain-write-8x1MiB/direct", "plain-write-8x1MiB/lanes", "plain-write-1MiB/cached", "plain-write-1MiB/direct",
+                                        "plain-read/page-cache", "plain-read/device"};
+    char folder[] = "/tmp/kvasir-bench-XXXXXX", name[64];
+    struct disk_bench x;
+    struct kv_lanes *lanes, *alone;
+    double us[RATES][DISK_PASSES], rate[RATES];
     if (!mkdtemp(folder)) check(KV_IO_ERROR, folder);
-    plain_file(folder, GROUP, &plain_group, &plain_read);
-    plain_file(folder, 1, &plain_write, &plain_read);
-    struct kv_disk_config c = {.path = folder, .capacity_bytes = 4ull << 30, .key = {1}};
-    if (kv_disk_open(&c, &disk, &err) != KV_OK) check(err.status, err.message);
-    for (int p = 0; p < 3; p++) {
-        struct kv_block b[EXTENTS];
-        uint64_t hash;
-        double start = kv_now_us();
-        for (int i = 0; i < EXTENTS; i++) {
-            struct kv_chunk_identity id = identity(i);
-            check(disk.reserve(disk.ctx, EXTENT, &id, &b[i]), "reserve");
-            check(disk.write(disk.ctx, b[i], &id, a, EXTENT, &hash), "write");
-        }
-        us[p] = kv_now_us() - start;
-        start = cpu_us();
-        for (int i = 0; i < EXTENTS; i++) {
-            struct kv_chunk_identity id = identity(i);
-            check(disk.read(disk.ctx, b[i], &id, a, EXTENT), "read");
-        }
-        back[p] = cpu_us() - start;
-        for (int i = 0; i < EXTENTS; i++) disk.release(disk.ctx, b[i]);
-        /* The same bytes in groups, as the layers of a block are saved. */
-        const void *payloads[GROUP];
-        struct kv_chunk_identity ids[GROUP];
-        for (int i = 0; i < GROUP; i++) payloads[i] = a, ids[i] = identity(i);
-        start = kv_now_us();
-        for (int g = 0; g < EXTENTS / GROUP; g++) {
-            for (int i = 0; i < GROUP; i++) check(disk.reserve(disk.ctx, EXTENT, &ids[i], &b[g * GROUP + i]), "reserve");
-            check(disk.write_group(disk.ctx, GROUP, &b[g * GROUP], ids, payloads, EXTENT), "write");
-        }
-        group[p] = kv_now_us() - start;
-        for (int i = 0; i < EXTENTS; i++) disk.release(disk.ctx, b[i]);
+    snprintf(name, sizeof name, "%s/plain", folder);
+    check(kv_lanes_create(LANES, &lanes), "lanes");
+    check(kv_lanes_create(1, &alone), "lanes");
+    for (int i = 0; i < GROUP; i++) x.text[i] = filled(EXTENT);
+    for (int i = 0; i < PIECES; i++) x.id[i] = identity(i);
+    open_bench(&x, folder);
+    for (int p = 0; p < DISK_PASSES; p++) {
+        us[SINGLE_BUFFERED][p] = plain_write(name, 0, alone, 1);
+        us[SINGLE_DIRECT][p] = plain_write(name, O_DIRECT, alone, 1);
+        us[T_SINGLE][p] = tier_write(&x, 1);
+        tier_release(&x, folder);
+        us[BUFFERED][p] = plain_write(name, 0, alone, GROUP);
+        us[DIRECT][p] = plain_write(name, O_DIRECT, alone, GROUP);
+        us[LANED][p] = plain_write(name, O_DIRECT, lanes, GROUP);
+        us[T_GROUP][p] = tier_write(&x, GROUP);
+        us[READ_COLD][p] = plain_read(name, kv_now_us, true);
+        us[T_COLD][p] = tier_read_groups(&x);
+        us[READ_HOT][p] = plain_read(name, cpu_us, false);
+        us[T_HOT][p] = tier_read_one_by_one(&x);
+        us[T_HOT_GROUP][p] = tier_read_groups(&x);
+        tier_release(&x, folder);
     }
+    for (int r = 0; r < RATES; r++) rate[r] = best_rate(us[r], DISK_PASSES, (double)EXTENT * PIECES);
     double seal = cipher_rate(false), unseal = cipher_rate(true);
     line("disk/cipher", seal, "GB/s", 0);
-    line("disk/plain-write", plain_write, "GB/s", 0);
-    line("disk/plain-read", plain_read, "GB/s", 0);
-    line("disk/write-1MiB", best_rate(us, 3, (double)EXTENT * EXTENTS), "GB/s", plain_write < seal ? plain_write : seal);
-    line("disk/write-8x1MiB", best_rate(group, 3, (double)EXTENT * EXTENTS), "GB/s", plain_group < seal ? plain_group : seal);
-    line("disk/read-1MiB", best_rate(back, 3, (double)EXTENT * EXTENTS), "GB/s", plain_read < unseal ? plain_read : unseal);
-    kv_disk_close(&disk);
-    snprintf(command, sizeof command, "%s/lock", folder);
-    unlink(command);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char label[64];
+        snprintf(label, sizeof label, "disk/%s", names[i]);
+        line(label, rate[i], "GB/s", 0);
+    }
+    line("disk/write-1MiB", rate[T_SINGLE], "GB/s", least(seal, best(rate[SINGLE_BUFFERED], rate[SINGLE_DIRECT])));
+    line("disk/write-8x1MiB", rate[T_GROUP], "GB/s", least(seal, best(rate[BUFFERED], best(rate[DIRECT], rate[LANED]))));
+    line("disk/read-1MiB", rate[T_HOT], "GB/s", least(unseal, rate[READ_HOT]));
+    line("disk/read-8x1MiB/page-cache", rate[T_HOT_GROUP], "GB/s", least(unseal, rate[READ_HOT]));
+    line("disk/read-8x1MiB/device", rate[T_COLD], "GB/s", least(unseal, rate[READ_COLD]));
+    kv_disk_close(&x.disk);
+    unlink(name);
+    snprintf(name, sizeof name, "%s/lock", folder);
+    unlink(name);
     rmdir(folder);
-    free(a);
+    for (int i = 0; i < GROUP; i++) free(x.text[i]);
+    kv_lanes_destroy(lanes);
+    kv_lanes_destroy(alone);
 }
 
 /* ---------------------------------------------------------------- directory */
