@@ -52,6 +52,7 @@ json_t *kv_api_tournament_json(struct kv_app *app); /* null: there was none */
 json_t *kv_api_rollout_json(const struct kv_rollout_view *v);
 json_t *kv_api_transition_json(const struct kv_transition *t);
 json_t *kv_api_receipt_json(const struct kv_receipt_row *row);
+json_t *kv_api_armed_faults_json(struct kv_app *app);
 json_t *kv_api_failure_json(const struct kv_receipt_row *row);
 json_t *kv_api_hex_json(const uint8_t *bytes, size_t n);
 json_t *kv_api_openapi_json(void);

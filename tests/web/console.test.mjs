@@ -432,6 +432,31 @@ test('the receipt behind a failure is at most four clicks away and the chain ver
   await page.context().close();
 });
 
+test('an armed fault is said on every page, disarmed where failures are, and a run shows what it checked', async () => {
+  const lab = await Daemon.start({ extra: ['--set', 'faults.enabled=true'] });
+  try {
+    await lab.api('faults/bit_flip', { scope: { tenant: 'acme' } });
+    const page = await open(browser, `${lab.url}/`);
+    await page.getByText('Faults are armed').waitFor();
+    await page.getByRole('link', { name: 'The failure lab' }).click();
+    const card = page.getByRole('region', { name: 'Failure lab' });
+    const row = (name) => card.getByRole('row', { name: new RegExp(`^${name}`) });
+    assert.match(await row('bit_flip').innerText(), /tenant acme/);
+    await row('bit_flip').getByRole('button', { name: 'Disarm' }).click();
+    await page.getByText('Faults are armed').waitFor({ state: 'detached' });
+    await row('clock_jump').getByRole('button', { name: 'Run' }).click();
+    await row('clock_jump').getByText('PASS').waitFor();
+    await row('clock_jump').getByText('hold,').click();
+    await row('clock_jump').getByText(/receipts verify/).waitFor();
+    assert.equal(await row('kill').getByRole('button', { name: 'Run' }).isDisabled(), true);
+    assert.deepEqual(await wrongs(page), []);
+    assert.deepEqual(page.complaints, []);
+    await page.context().close();
+  } finally {
+    await lab.stop();
+  }
+});
+
 test('a rollout is created from its pipeline’s own parameters', async () => {
   const page = await open(browser, `${daemon.url}/#/rollouts/new?pipeline=quest`);
   const form = dialog(page);

@@ -57,7 +57,9 @@ export const infer = (path, body) => call('POST', path, body, {}, 'v1', INFER_MS
 export const get = (path) => call('GET', path);
 
 /** A write: `version` is the one it was based on, when the route wants it. Each call is a new intent with its own key. */
-export function post(path, body, version) {
+export function post(path, body, version, limitMs = LIMIT_MS) {
   const key = [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, '0')).join('');
-  return call('POST', path, body, { 'idempotency-key': key, ...(version === undefined ? {} : { 'if-match': String(version) }) });
+  return call('POST', path, body, { 'idempotency-key': key, ...(version === undefined ? {} : { 'if-match': String(version) }) }, 'api/v1', limitMs);
 }
+
+export const remove = (path) => call('DELETE', path);

@@ -25,6 +25,7 @@ import {
 import { reopen, start } from './stream.js';
 import { h, patch } from './vdom.js';
 import { overview, rolloutView } from './views/rollouts.js';
+import { faultBanner } from './views/faults.js';
 import { failuresView, receiptsView } from './views/receipts.js';
 import { policiesView } from './views/policies.js';
 import { logView, pipelinesView, sessionsView, tiersView } from './views/machine.js';
@@ -172,6 +173,7 @@ function banners() {
     s?.draining
       ? h('div', { class: 'banner warn', key: 'draining' }, 'kvasird is draining: it finishes what runs and takes nothing new.')
       : null,
+    faultBanner(s),
     s?.release?.frozen ? h('div', { class: 'banner warn', key: 'frozen' }, 'Releases are frozen: only rollback is possible.') : null,
   ];
 }

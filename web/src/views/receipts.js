@@ -8,6 +8,7 @@ import { changed, resource, state } from '../state.js';
 import { h } from '../vdom.js';
 import { go } from '../router.js';
 import { chainGraph } from './chain.js';
+import { faultsCard } from './faults.js';
 
 const FILTERS = ['kind', 'reason', 'rollout', 'request', 'session', 'tenant'];
 const PAGE_ROWS = 50;
@@ -286,6 +287,7 @@ export const failuresView = {
           ),
         ];
       }),
+      faultsCard(), // below: what happened comes first
     ];
   },
 };
