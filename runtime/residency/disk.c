@@ -1,4 +1,4 @@
-/* disk.c — segments and extents: reserving, sealing, reading, releasing. */
+/* disk.c — segments and extents: reserving and releasing. */
 #include "runtime/residency/disk_state.h"
 
 #include <errno.h>
@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <sys/uio.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -45,17 +44,21 @@ static void count(struct disk *d, uint64_t *counter, uint64_t n)
     pthread_mutex_unlock(&d->counters);
 }
 
-static enum kv_status failed(struct disk *d, enum kv_status s)
+enum kv_status kv_disk_failed(struct disk *d, enum kv_status s)
 {
     count(d, &d->stats.failures, 1);
     return s;
 }
 
-static enum kv_status write_all(struct disk *d, int fd, const void *buf, size_t n, uint64_t at)
+enum kv_status kv_disk_write_all(struct disk *d, int fd, int direct, const void *buf, size_t n, uint64_t at)
 {
     for (size_t done = 0; done < n;) {
-        ssize_t w = d->io->pwrite(fd, (const uint8_t *)buf + done, n - done, (off_t)(at + done));
+        ssize_t w = d->io->pwrite(direct >= 0 ? direct : fd, (const uint8_t *)buf + done, n - done, (off_t)(at + done));
         if (w < 0 && errno == EINTR) continue;
+        if (w < 0 && errno == EINVAL && direct >= 0) { /* stricter alignment than ours, or the rest of a short write */
+            direct = -1;
+            continue;
+        }
         if (w <= 0) return kv_disk_errno(w < 0 ? errno : ENOSPC);
         done += (size_t)w;
     }
@@ -76,7 +79,15 @@ enum kv_status kv_disk_read_all(struct disk *d, int fd, void *buf, size_t n, uin
     return KV_OK;
 }
 
-static enum kv_status sync_file(struct disk *d, int fd)
+void kv_disk_sync_folder(struct disk *d)
+{
+    int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)d->io->sync(fd);
+    close(fd);
+}
+
+enum kv_status kv_disk_sync(struct disk *d, int fd)
 {
     count(d, &d->stats.syncs, 1);
     return d->io->sync(fd) ? kv_disk_errno(errno) : KV_OK;
@@ -87,19 +98,19 @@ void kv_disk_segment_name(const struct disk *d, uint64_t number, char *out, size
     snprintf(out, cap, "%s/segment-%016" PRIx64, d->path, number);
 }
 
-static uint64_t pages(uint64_t bytes)
+uint64_t kv_disk_pages(uint64_t bytes)
 {
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
 uint64_t kv_disk_span(uint64_t payload_bytes)
 {
-    return PAGE + pages(payload_bytes + TAG);
+    return PAGE + kv_disk_pages(payload_bytes + TAG);
 }
 
 /* ---------------------------------------------------------------- extents */
 
-static struct extent *held(struct disk *d, struct kv_block b)
+struct extent *kv_disk_held(struct disk *d, struct kv_block b)
 {
     if (b.allocation.n == 0 || b.place >= d->cap_extents || d->extent[b.place].generation != b.allocation.n) return NULL;
     return &d->extent[b.place];
@@ -139,7 +150,8 @@ void kv_disk_drop_if_empty(struct disk *d, uint32_t index)
     kv_disk_segment_name(d, s->number, name, sizeof name);
     if (d->io->unlink(name)) return;
     close(s->fd);
-    s->fd = -1;
+    if (s->direct >= 0) close(s->direct);
+    s->fd = s->direct = -1;
     d->used -= s->bytes; /* its header page, and what could not be punched */
     s->bytes = 0;
 }
@@ -147,7 +159,7 @@ void kv_disk_drop_if_empty(struct disk *d, uint32_t index)
 static void disk_release(void *ctx, struct kv_block b)
 {
     struct disk *d = ctx;
-    struct extent *e = held(d, b);
+    struct extent *e = kv_disk_held(d, b);
     if (!e) return;
     struct segment *s = &d->segment[e->segment];
     uint64_t before = d->used;
@@ -162,21 +174,21 @@ static void disk_release(void *ctx, struct kv_block b)
 static enum kv_status disk_erase(void *ctx, struct kv_block b)
 {
     struct disk *d = ctx;
-    struct extent *e = held(d, b);
+    struct extent *e = kv_disk_held(d, b);
     if (!e) return KV_NOT_FOUND;
     struct segment *s = &d->segment[e->segment];
     static const uint8_t zero[PAGE];
     /* The header page holds the identity; overwriting it is the deletion, punching only gives back the space. */
-    enum kv_status r = write_all(d, s->fd, zero, PAGE, e->offset);
-    if (r == KV_OK) r = sync_file(d, s->fd);
-    if (r != KV_OK) return failed(d, r);
+    enum kv_status r = kv_disk_write_all(d, s->fd, -1, zero, PAGE, e->offset);
+    if (r == KV_OK) r = kv_disk_sync(d, s->fd);
+    if (r != KV_OK) return kv_disk_failed(d, r);
     disk_release(d, b);
     return KV_OK;
 }
 
 static bool disk_current(void *ctx, struct kv_block b)
 {
-    return held(ctx, b) != NULL;
+    return kv_disk_held(ctx, b) != NULL;
 }
 
 /* ---------------------------------------------------------------- segments */
@@ -185,21 +197,16 @@ void kv_disk_close_segment(struct disk *d, uint32_t index)
 {
     struct segment *s = &d->segment[index];
     if (s->fd < 0 || !s->open) return;
+    pthread_mutex_lock(&d->counters);
     s->open = false;
+    if (!s->in_flight && s->direct >= 0) close(s->direct), s->direct = -1;
+    pthread_mutex_unlock(&d->counters);
     uint64_t tail = s->bytes > 0 && s->next < d->segment_bytes ? d->segment_bytes - s->next : 0;
     if (tail && d->io->truncate(s->fd, (off_t)s->next) == 0) {
         d->used -= tail;
         s->bytes -= tail;
     }
     kv_disk_drop_if_empty(d, index);
-}
-
-static void sync_folder(struct disk *d)
-{
-    int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)d->io->sync(fd);
-    close(fd);
 }
 
 static enum kv_status new_segment(struct disk *d, uint32_t *out)
@@ -211,7 +218,7 @@ static enum kv_status new_segment(struct disk *d, uint32_t *out)
     uint32_t i = 0;
     while (i < d->n_segments && d->segment[i].fd >= 0) i++;
     if (i == MAX_SEGMENTS) return KV_CAPACITY;
-    struct segment s = {.number = d->next_number++, .bytes = d->segment_bytes, .next = PAGE, .open = true};
+    struct segment s = {.direct = -1, .number = d->next_number++, .bytes = d->segment_bytes, .next = PAGE, .open = true};
     char name[600];
     kv_disk_segment_name(d, s.number, name, sizeof name);
     if (gnutls_rnd(GNUTLS_RND_NONCE, s.id, sizeof s.id)) return KV_INTERNAL;
@@ -220,14 +227,14 @@ static enum kv_status new_segment(struct disk *d, uint32_t *out)
     struct segment_page page = {.magic = SEGMENT_MAGIC, .segment_bytes = d->segment_bytes, .number = s.number};
     memcpy(page.id, s.id, sizeof page.id);
     page.checksum = XXH3_64bits(&page, offsetof(struct segment_page, checksum));
-    enum kv_status r = d->io->allocate(s.fd, 0, (off_t)d->segment_bytes) ? kv_disk_errno(errno) : write_all(d, s.fd, &page, sizeof page, 0);
-    if (r == KV_OK) r = sync_file(d, s.fd);
+    /* The page and the file's name reach the disk with the first group: before that nothing in it counts. */
+    enum kv_status r = d->io->allocate(s.fd, 0, (off_t)d->segment_bytes) ? kv_disk_errno(errno) : kv_disk_write_all(d, s.fd, -1, &page, sizeof page, 0);
     if (r != KV_OK) {
         (void)d->io->unlink(name);
         close(s.fd);
         return r;
     }
-    sync_folder(d);
+    s.direct = d->io->open(name, O_RDWR | O_DIRECT | O_CLOEXEC, 0);
     d->segment[i] = s;
     if (i == d->n_segments) d->n_segments++;
     d->used += d->segment_bytes;
@@ -246,171 +253,12 @@ static enum kv_status disk_reserve(void *ctx, uint64_t bytes, const struct kv_ch
     if (i == d->n_segments) {
         for (uint32_t k = 0; k < d->n_segments; k++) kv_disk_close_segment(d, k);
         enum kv_status r = new_segment(d, &i);
-        if (r != KV_OK) return failed(d, r);
+        if (r != KV_OK) return kv_disk_failed(d, r);
     }
     struct segment *s = &d->segment[i];
     enum kv_status r = kv_disk_add_extent(d, i, s->next, bytes, out);
     if (r == KV_OK) s->next += span;
     return r;
-}
-
-/* ---------------------------------------------------------------- payloads */
-
-/* Kept between writes: fresh pages for every extent would cost as much as the cipher. */
-static struct scratch take_scratch(struct disk *d, size_t n)
-{
-    struct scratch got = {0};
-    pthread_mutex_lock(&d->counters);
-    for (int i = 0; i < SCRATCH && !got.bytes; i++)
-        if (d->scratch[i].cap >= n) got = d->scratch[i], d->scratch[i] = (struct scratch){0};
-    pthread_mutex_unlock(&d->counters);
-    if (!got.bytes) got = (struct scratch){malloc(n), n};
-    return got;
-}
-
-static void give_scratch(struct disk *d, struct scratch s)
-{
-    pthread_mutex_lock(&d->counters);
-    for (int i = 0; i < SCRATCH && s.bytes; i++)
-        if (d->scratch[i].cap < s.cap) { /* the larger one stays */
-            struct scratch less = d->scratch[i];
-            d->scratch[i] = s;
-            s = less;
-        }
-    pthread_mutex_unlock(&d->counters);
-    free(s.bytes);
-}
-
-/* Key of (segment, tenant), and the bytes the tag covers beside the payload. */
-static enum kv_status extent_cipher(const struct disk *d, const struct segment *s, const char *tenant, gnutls_aead_cipher_hd_t *out)
-{
-    uint8_t text[16 + KV_NAME_CHARS] = {0}, key[32];
-    memcpy(text, s->id, 16);
-    memcpy(text + 16, tenant, strnlen(tenant, KV_NAME_CHARS));
-    if (gnutls_hmac_fast(GNUTLS_MAC_SHA256, d->key, sizeof d->key, text, sizeof text, key)) return KV_INTERNAL;
-    gnutls_datum_t k = {key, sizeof key};
-    int e = gnutls_aead_cipher_init(out, GNUTLS_CIPHER_AES_256_GCM, &k);
-    gnutls_memset(key, 0, sizeof key);
-    return e ? KV_INTERNAL : KV_OK;
-}
-
-static enum kv_status fill_header(struct extent_page *h, const struct extent *e, const struct kv_chunk_identity *id)
-{
-    size_t n = 0;
-    memset(h, 0, sizeof *h);
-    h->magic = EXTENT_MAGIC;
-    h->payload_bytes = e->bytes;
-    h->sequence = e->generation;
-    h->offset = e->offset;
-    enum kv_status s = kv_identity_encode(&kv_chunk_type, id, h->identity, sizeof h->identity, &n);
-    h->identity_bytes = (uint32_t)n;
-    h->checksum = XXH3_64bits(h, offsetof(struct extent_page, checksum));
-    return s;
-}
-
-/* Sequence numbers order extents at rebuild and are renumbered then, so they are no part of what the tag covers. */
-static struct extent_page associated(const struct extent_page *h)
-{
-    struct extent_page a = *h;
-    a.sequence = a.checksum = 0;
-    return a;
-}
-
-static void nonce_of(uint64_t offset, uint8_t out[12])
-{
-    memset(out, 0, 12);
-    memcpy(out, &offset, 8);
-}
-
-/* Ciphertext and tag of one extent to its place; the header is made and not yet written. */
-static enum kv_status seal_payload(struct disk *d, const struct extent *e, const struct kv_chunk_identity *id, const void *payload, struct extent_page *h)
-{
-    struct segment *s = &d->segment[e->segment];
-    gnutls_aead_cipher_hd_t cipher;
-    uint8_t nonce[12];
-    size_t sealed = pages(e->bytes + TAG), n = e->bytes + TAG;
-    enum kv_status r = fill_header(h, e, id);
-    if (r != KV_OK) return r;
-    if ((r = extent_cipher(d, s, id->tenant, &cipher)) != KV_OK) return r;
-    struct extent_page aad = associated(h);
-    nonce_of(e->offset, nonce);
-    struct scratch buffer = take_scratch(d, sealed);
-    if (!buffer.bytes) r = KV_OUT_OF_MEMORY;
-    else if (gnutls_aead_cipher_encrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, TAG, payload, e->bytes, buffer.bytes, &n)) r = KV_INTERNAL;
-    gnutls_aead_cipher_deinit(cipher);
-    if (r == KV_OK) memset(buffer.bytes + n, 0, sealed - n);
-    if (r == KV_OK) r = write_all(d, s->fd, buffer.bytes, sealed, e->offset + PAGE);
-    give_scratch(d, buffer);
-    return r;
-}
-
-/* Neighbours in a group share a segment but where one ended. */
-static enum kv_status sync_extents(struct disk *d, int32_t n, const struct kv_block *b)
-{
-    enum kv_status r = KV_OK;
-    for (int32_t i = 0; i < n && r == KV_OK; i++)
-        if (i == 0 || held(d, b[i])->segment != held(d, b[i - 1])->segment) r = sync_file(d, d->segment[held(d, b[i])->segment].fd);
-    return r;
-}
-
-static enum kv_status disk_write_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, uint64_t bytes)
-{
-    struct disk *d = ctx;
-    enum kv_status r = KV_OK;
-    if (n < 1) return KV_BAD_ARGUMENT;
-    for (int32_t i = 0; i < n; i++) {
-        struct extent *e = held(d, b[i]);
-        if (!e) return KV_RECYCLED_DESTINATION;
-        if (bytes != e->bytes) return failed(d, KV_SHORT_COPY);
-    }
-    struct extent_page *h = calloc((size_t)n, sizeof *h);
-    if (!h) return KV_OUT_OF_MEMORY;
-    for (int32_t i = 0; i < n && r == KV_OK; i++) r = seal_payload(d, held(d, b[i]), &id[i], payload[i], &h[i]);
-    if (r == KV_OK) r = sync_extents(d, n, b);
-    for (int32_t i = 0; i < n && r == KV_OK; i++) r = write_all(d, d->segment[held(d, b[i])->segment].fd, &h[i], sizeof h[i], held(d, b[i])->offset);
-    if (r == KV_OK) r = sync_extents(d, n, b);
-    free(h);
-    return r == KV_OK ? r : failed(d, r);
-}
-
-static enum kv_status disk_write(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash)
-{
-    *hash = 0; /* the tag is the payload hash, and stays with the extent */
-    return disk_write_group(ctx, 1, &b, id, &payload, bytes);
-}
-
-bool kv_disk_header_whole(const struct extent_page *h, uint64_t offset, uint64_t end)
-{
-    return h->magic == EXTENT_MAGIC && h->offset == offset && h->identity_bytes <= sizeof h->identity && h->payload_bytes > 0 && h->payload_bytes <= end &&
-           offset + kv_disk_span(h->payload_bytes) <= end && h->checksum == XXH3_64bits(h, offsetof(struct extent_page, checksum));
-}
-
-static enum kv_status disk_read(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, void *dst, uint64_t bytes)
-{
-    struct disk *d = ctx;
-    struct extent *e = held(d, b);
-    if (!e) return KV_STALE_REPLICA_GENERATION;
-    if (bytes != e->bytes) return failed(d, KV_SHORT_COPY);
-    struct segment *s = &d->segment[e->segment];
-    struct extent_page h, want;
-    gnutls_aead_cipher_hd_t cipher;
-    uint8_t nonce[12];
-    enum kv_status r = kv_disk_read_all(d, s->fd, &h, sizeof h, e->offset);
-    if (r != KV_OK) return failed(d, r);
-    if (!kv_disk_header_whole(&h, e->offset, e->offset + e->span)) return failed(d, KV_CHECKSUM_MISMATCH);
-    if ((r = fill_header(&want, e, id)) != KV_OK) return r;
-    if (h.identity_bytes != want.identity_bytes || memcmp(h.identity, want.identity, sizeof h.identity)) return failed(d, KV_IDENTITY_MISMATCH);
-    if ((r = extent_cipher(d, s, id->tenant, &cipher)) != KV_OK) return r;
-    uint8_t tag[TAG];
-    struct extent_page aad = associated(&want);
-    nonce_of(e->offset, nonce);
-    r = kv_disk_read_all(d, s->fd, dst, bytes, e->offset + PAGE);
-    if (r == KV_OK) r = kv_disk_read_all(d, s->fd, tag, TAG, e->offset + PAGE + bytes);
-    struct iovec covered = {&aad, sizeof aad}, text = {dst, bytes};
-    if (r == KV_OK && gnutls_aead_cipher_decryptv2(cipher, nonce, sizeof nonce, &covered, 1, &text, 1, tag, TAG)) r = KV_CHECKSUM_MISMATCH;
-    if (r != KV_OK) memset(dst, 0, bytes);
-    gnutls_aead_cipher_deinit(cipher);
-    return r == KV_OK ? r : failed(d, r);
 }
 
 /* ---------------------------------------------------------------- facts */
@@ -440,6 +288,6 @@ void kv_disk_stats(const struct kv_tier *t, struct kv_disk_stats *out)
 
 const struct kv_tier kv_disk_functions = {.capability = {.name = "disk", .address_space = "file", .codecs = "identity", .layouts = "slab-64", .persistence = "machine",
                                                          .trust = "authenticated", .alignment_bytes = PAGE, .checksum = "aes-256-gcm"},
-                                          .reserve = disk_reserve, .release = disk_release, .current = disk_current, 
-                                          .write = disk_write, .write_group = disk_write_group, .read = disk_read, .erase = disk_erase,
+                                          .reserve = disk_reserve, .release = disk_release, .current = disk_current,
+                                          .write = kv_disk_write, .write_group = kv_disk_write_group, .read = kv_disk_read, .read_group = kv_disk_read_group, .erase = disk_erase,
                                           .used_bytes = disk_used, .capacity_bytes = disk_capacity};

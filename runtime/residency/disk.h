@@ -3,8 +3,9 @@
  * File:   segment header page │ extent │ extent │ …            (4 KiB pages; the file is preallocated)
  * Extent: header page (identity, length, sequence) │ ciphertext and tag, padded
  *
- * A write stores ciphertext, syncs, stores the header page, syncs: a header that is there vouches for bytes that are there. Key: HMAC of the
- * master key over segment id and tenant; nonce: the extent's offset. No offset is written twice and no segment is appended to after a
+ * A group of extents is written past the page cache where the file system allows it, several at once, header and payload together, and synced
+ * once. Each header says up to which extent of its segment all had reached the disk before; after a restart those beyond are opened before they
+ * count, so that a machine that lost some of their pages shows none of them. Key: HMAC of the master key over segment id and tenant; nonce: the extent's offset. No offset is written twice and no segment is appended to after a
  * restart, so no nonce repeats. The associated data is the header's fields and the identity; the GCM tag is the payload hash. Released extents are
  * punched out; a segment without live extents is unlinked. Files hold the cap and the free-space reserve across restarts. */
 #ifndef KV_DISK_H
@@ -28,11 +29,14 @@ struct kv_disk_io {
 };
 extern const struct kv_disk_io kv_disk_io_system;
 
+#define KV_DISK_THREADS 4
+
 struct kv_disk_config {
     const char *path;        /* folder; made when absent, mode 0700 */
     uint64_t capacity_bytes; /* of all files */
     uint64_t reserve_bytes;  /* stays free on the file system */
     uint64_t segment_bytes;  /* 0: 64 MiB, more where the cap would need too many files */
+    int32_t threads;         /* that carry out a group, the caller's included; 0: KV_DISK_THREADS */
     uint8_t key[32];         /* master key */
     const struct kv_disk_io *io; /* NULL: the system's */
     /* Called at open for every extent whose header is whole, oldest first. Whoever has no use for one releases it after open. May be NULL. */

@@ -19,6 +19,7 @@ struct found { /* an extent of an earlier run */
     struct kv_chunk_identity id;
     uint64_t sequence, offset, bytes, number;
     uint32_t segment;
+    bool unproven; /* no later extent says that it had reached the disk whole */
 };
 struct found_list {
     size_t n, cap;
@@ -30,7 +31,8 @@ static enum kv_status scan_segment(struct disk *d, uint32_t index, uint64_t file
 {
     struct segment *s = &d->segment[index];
     struct extent_page h;
-    uint64_t gap = PAGE;
+    uint64_t gap = PAGE, durable = 0;
+    size_t first = list->n;
     for (uint64_t at = PAGE; at + PAGE <= file_bytes;) {
         enum kv_status r = kv_disk_read_all(d, s->fd, &h, sizeof h, at);
         if (r != KV_OK) return r;
@@ -49,8 +51,10 @@ static enum kv_status scan_segment(struct disk *d, uint32_t index, uint64_t file
             list->cap = cap;
         }
         list->item[list->n++] = f;
+        if (h.durable > durable) durable = h.durable;
         gap = at = at + kv_disk_span(h.payload_bytes);
     }
+    for (size_t i = first; i < list->n; i++) list->item[i].unproven = list->item[i].sequence > durable;
     if (gap < file_bytes && d->io->truncate(s->fd, (off_t)gap) == 0) d->used -= file_bytes - gap;
     s->next = gap;
     return KV_OK;
@@ -80,7 +84,7 @@ static enum kv_status adopt_segment(struct disk *d, uint64_t number, struct foun
     }
     uint32_t i = d->n_segments++;
     uint64_t size = (uint64_t)st.st_size / PAGE * PAGE, before = d->used;
-    d->segment[i] = (struct segment){.fd = fd, .number = number};
+    d->segment[i] = (struct segment){.fd = fd, .direct = -1, .number = number};
     memcpy(d->segment[i].id, page.id, 16);
     d->used += size;
     size_t first = list->n;
@@ -91,6 +95,15 @@ static enum kv_status adopt_segment(struct disk *d, uint64_t number, struct foun
     d->used = before + live;
     d->segment[i].bytes = live;
     return r;
+}
+
+/* The last groups of a segment: a machine that died may have kept their headers and lost some of their pages. */
+static bool whole(struct disk *d, const struct found *f, struct kv_block b)
+{
+    uint8_t *payload = malloc(f->bytes);
+    bool opens = payload && kv_disk_read(d, b, &f->id, payload, f->bytes) == KV_OK;
+    free(payload);
+    return opens;
 }
 
 static enum kv_status rebuild(struct disk *d, const struct kv_disk_config *c, struct kv_error *err)
@@ -118,7 +131,7 @@ static enum kv_status rebuild(struct disk *d, const struct kv_disk_config *c, st
         s = kv_disk_add_extent(d, list.item[i].segment, list.item[i].offset, list.item[i].bytes, &b);
         if (s != KV_OK) break;
         /* Over the cap, or unwanted: the oldest go. */
-        if (d->used > d->capacity) {
+        if (d->used > d->capacity || (list.item[i].unproven && !whole(d, &list.item[i], b))) {
             kv_disk_functions.release(d, b);
             d->stats.dropped_at_open++;
         } else if (c->found) {
@@ -141,6 +154,7 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
     if (!c->segment_bytes && segment < MIN_SEGMENT) segment = MIN_SEGMENT;
     if (segment < MIN_SEGMENT || segment > MAX_SEGMENT || segment % PAGE || strlen(c->path) >= 512)
         return kv_fail(err, KV_BAD_ARGUMENT, "tiers.disk", "a segment of %" PRIu64 " bytes is not whole pages of at least 1 MiB, or the path is too long", segment);
+    if (c->threads < 0 || c->threads > KV_LANES_MAX) return kv_fail(err, KV_BAD_ARGUMENT, "tiers.disk.threads", "%d transfer threads are not between 1 and %d", (int)c->threads, KV_LANES_MAX);
     struct disk *d = calloc(1, sizeof *d);
     if (!d) return KV_OUT_OF_MEMORY;
     snprintf(d->path, sizeof d->path, "%s", c->path);
@@ -156,7 +170,7 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
     d->cap_extents = c->capacity_bytes / (2 * PAGE) + 1;
     if (d->cap_extents > MAX_EXTENTS) d->cap_extents = MAX_EXTENTS;
     d->extent = calloc(d->cap_extents, sizeof *d->extent);
-    enum kv_status s = d->segment && d->extent ? KV_OK : KV_OUT_OF_MEMORY;
+    enum kv_status s = d->segment && d->extent ? kv_lanes_create(c->threads ? c->threads : KV_DISK_THREADS, &d->lanes) : KV_OUT_OF_MEMORY;
     if (s == KV_OK && mkdir(d->path, 0700) && errno != EEXIST) s = kv_fail(err, kv_disk_errno(errno), d->path, "the folder of the disk tier cannot be made: %s", strerror(errno));
     if (s == KV_OK) {
         /* Two processes on one folder would give one offset to two extents. */
@@ -181,8 +195,10 @@ void kv_disk_close(struct kv_tier *t)
 {
     struct disk *d = t->ctx;
     if (!d) return;
+    kv_lanes_destroy(d->lanes);
     for (uint32_t i = 0; d->segment && i < d->n_segments; i++) {
         kv_disk_close_segment(d, i);
+        if (d->segment[i].direct >= 0) close(d->segment[i].direct);
         if (d->segment[i].fd >= 0) close(d->segment[i].fd);
     }
     if (d->lock_fd >= 0) close(d->lock_fd);

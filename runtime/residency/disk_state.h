@@ -1,14 +1,15 @@
-/* disk_state.h — the disk tier from the inside, for disk.c and disk_open.c only. */
+/* disk_state.h — the disk tier from the inside, for disk.c, disk_payload.c and disk_open.c only. */
 #ifndef KV_DISK_STATE_H
 #define KV_DISK_STATE_H
 
 #include "runtime/residency/disk.h"
+#include "runtime/residency/lanes.h"
 
 #include <pthread.h>
 
 enum { PAGE = 4096, TAG = 16, MAX_SEGMENTS = 65536, MIN_SEGMENT = 1 << 20, MAX_EXTENTS = 1 << 22, SEGMENTS_AT_CAP = 256, SCRATCH = 8 };
 #define SEGMENT_MAGIC UINT64_C(0x3147455356534b56) /* "VKSVSEG1" */
-#define EXTENT_MAGIC UINT64_C(0x3154584556534b56)  /* "VKSVEXT1" */
+#define EXTENT_MAGIC UINT64_C(0x3254584556534b56)  /* "VKSVEXT2" */
 #define MAX_SEGMENT (UINT64_C(1) << 40)
 
 struct segment_page {
@@ -20,16 +21,22 @@ struct segment_page {
 
 struct extent_page {
     uint64_t magic, payload_bytes, sequence, offset;
+    uint64_t durable; /* every extent of the segment up to this sequence had reached the disk when this one was written */
     uint32_t identity_bytes, reserved;
     uint8_t identity[KV_IDENTITY_MAX_BYTES];
     uint64_t checksum;
 };
 
 struct segment {
-    int fd;
+    int fd, direct; /* direct: past the page cache, while it is written to; −1: not there */
     uint64_t number, bytes, next, live; /* next: offset of the next extent; live: live extents */
     uint8_t id[16];
     bool open; /* may be appended to */
+    /* Under `counters`: groups being written, the last sequence they were given, and up to which all have reached the disk. */
+    uint32_t in_flight;
+    uint64_t begun, durable;
+    bool failed; /* a write or sync failed: durable stays where it is */
+    bool named;  /* the folder was synced since it was made */
 };
 
 struct extent { /* of the directory owner's table; place is its index */
@@ -38,7 +45,7 @@ struct extent { /* of the directory owner's table; place is its index */
     uint64_t generation;          /* 0: free */
 };
 
-struct scratch { /* ciphertext on its way to the file */
+struct scratch { /* whole pages, on their way to or from the file */
     uint8_t *bytes;
     size_t cap;
 };
@@ -54,14 +61,22 @@ struct disk {
     struct extent *extent; /* never moved: transfer threads read the entries they hold */
     uint64_t n_extents, cap_extents, free_extent; /* free_extent: hint */
     uint64_t next_generation, next_number, used;
-    pthread_mutex_t counters; /* guards stats and scratch, which transfer threads share */
+    struct kv_lanes *lanes;
+    pthread_mutex_t counters; /* guards stats, scratch, sequences and what segments say of their writes: transfer threads share them */
+    uint64_t next_sequence;
     struct kv_disk_stats stats;
     struct scratch scratch[SCRATCH];
 };
 
 /* Reads n bytes or says why not. */
 enum kv_status kv_disk_read_all(struct disk *d, int fd, void *buf, size_t n, uint64_t at);
+enum kv_status kv_disk_write_all(struct disk *d, int fd, int direct, const void *buf, size_t n, uint64_t at); /* direct −1: through the page cache */
+enum kv_status kv_disk_sync(struct disk *d, int fd);
+void kv_disk_sync_folder(struct disk *d); /* what a file system does not offer is not missed */
+enum kv_status kv_disk_failed(struct disk *d, enum kv_status s); /* counts it */
 enum kv_status kv_disk_errno(int e);
+struct extent *kv_disk_held(struct disk *d, struct kv_block b); /* NULL: the place has another owner */
+uint64_t kv_disk_pages(uint64_t bytes);
 void kv_disk_segment_name(const struct disk *d, uint64_t number, char *out, size_t cap);
 uint64_t kv_disk_span(uint64_t payload_bytes); /* pages of header, ciphertext and tag */
 bool kv_disk_header_whole(const struct extent_page *h, uint64_t offset, uint64_t end);
@@ -70,5 +85,11 @@ void kv_disk_punch(struct disk *d, struct segment *s, uint64_t at, uint64_t n);
 void kv_disk_drop_if_empty(struct disk *d, uint32_t segment);
 void kv_disk_close_segment(struct disk *d, uint32_t segment); /* its unused tail goes back */
 extern const struct kv_tier kv_disk_functions; /* everything but ctx */
+
+/* disk_payload.c: transfer threads */
+enum kv_status kv_disk_write(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash);
+enum kv_status kv_disk_write_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, uint64_t bytes);
+enum kv_status kv_disk_read(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, void *dst, uint64_t bytes);
+void kv_disk_read_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, void *const *dst, uint64_t bytes, enum kv_status *each);
 
 #endif

@@ -146,7 +146,7 @@ bool kv_faults_take(struct kv_faults *f, enum kv_fault k)
 
 /* ---------------------------------------------------------------- the disk */
 
-enum { HEADER_BYTES = 4096 }; /* reads of a payload are those of another length: its header's, or its tag's, which is shorter */
+enum { HEADER_BYTES = 4096 }; /* an extent is read whole: longer than its header */
 
 static _Thread_local const struct kv_fault_marks *at_disk;
 
@@ -155,11 +155,21 @@ void kv_faults_at_disk(const struct kv_fault_marks *m)
     at_disk = m && m->mask ? m : NULL;
 }
 
+const struct kv_fault_marks *kv_faults_here(void)
+{
+    return at_disk;
+}
+
 static ssize_t faulty_pread(int fd, void *buf, size_t n, off_t at)
 {
+    static _Thread_local off_t cut; /* nothing is there from here on */
     if (!at_disk) return pread(fd, buf, n, at);
-    if (n == HEADER_BYTES && kv_fault_strikes(at_disk, KV_FAULT_dropped_read)) return 0;
-    if (n > HEADER_BYTES && kv_fault_strikes(at_disk, KV_FAULT_truncation)) return 0;
+    if (cut && at == cut) return cut = 0;
+    if (kv_fault_strikes(at_disk, KV_FAULT_dropped_read)) return 0;
+    if (n > HEADER_BYTES && kv_fault_strikes(at_disk, KV_FAULT_truncation)) {
+        cut = at + (off_t)(n / 2);
+        return pread(fd, buf, n / 2, at);
+    }
     ssize_t got = pread(fd, buf, n, at);
     if (got > HEADER_BYTES && kv_fault_strikes(at_disk, KV_FAULT_bit_flip)) ((uint8_t *)buf)[got / 2] ^= 16;
     return got;

@@ -40,6 +40,8 @@ struct kv_tier {
     enum kv_status (*write)(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash);
     /* n payloads of one length at the price of one durable write; all or none counts. NULL where a group gains nothing. */
     enum kv_status (*write_group)(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, uint64_t bytes);
+    /* n payloads of one length side by side, each with its own verdict. NULL where a group gains nothing. */
+    void (*read_group)(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, void *const *dst, uint64_t bytes, enum kv_status *each);
     /* Verifies length, identity and checksum; nothing is in dst unless OK. */
     enum kv_status (*read)(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, void *dst, uint64_t bytes);
     /* Durable deletion, apart from eviction; OK is the receipt. NULL where nothing outlives the process: release is deletion there. */

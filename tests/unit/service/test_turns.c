@@ -212,13 +212,13 @@ START_TEST(a_failing_disk_costs_time_only)
     for (int round = 0; round < 6; round++) {
         clear_folder();
         atomic_store(&reads_left, 1 << 30);
-        atomic_store(&writes_left, round % 2 ? 1 << 30 : 5 + 7 * round);
+        atomic_store(&writes_left, round % 2 ? 1 << 30 : 1 + round);
         struct kv_engine *e = engine_with(256 << 20, &io);
         turn_init(&r[1], HISTORY, "alpha", "s");
         run_all(e, &r[1]);
         kv_engine_destroy(e);
         e = engine_with(256 << 20, &io);
-        if (round % 2) atomic_store(&reads_left, 3 + 9 * round);
+        if (round % 2) atomic_store(&reads_left, 1 + 3 * round);
         turn_init(&r[1], HISTORY + MORE, "alpha", "s");
         run_all(e, &r[1]);
         same_runs(&r[0], &r[1]);
@@ -247,9 +247,9 @@ START_TEST(prefill_runs_under_the_read)
         atomic_store(&reads_left, 1 << 30);
         struct kv_engine *e = engine_with(256 << 20, &io);
         e->us_per_row = 1000; /* compute slower than the disk on any machine, so that it begins with the first layer read */
-        /* Three reads a slab: the last layers' are left out. */
-        int all = 3 * (HISTORY / 64) * kv_model_info(demo_model())->n_layers;
-        if (fails) atomic_store(&reads_left, all - 8);
+        /* A read a slab: the last layer's are left out. */
+        int all = (HISTORY / 64) * kv_model_info(demo_model())->n_layers;
+        if (fails) atomic_store(&reads_left, all - 3);
         turn_init(&r[1], HISTORY + 180, "alpha", "s");
         run_all(e, &r[1]);
         same_runs(&r[0], &r[1]);

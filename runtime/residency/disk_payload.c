@@ -1,0 +1,303 @@
+/* disk_payload.c — payloads to and from their extents: sealed or opened in whole pages, a group's extents side by side on the lanes. */
+#include "runtime/residency/disk_state.h"
+#include "runtime/residency/faults.h"
+
+#include <gnutls/crypto.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { RUN_BYTES = 1 << 20 }; /* neighbouring extents up to this go in one write */
+
+enum { HUGE_PAGE = 2 << 20 };
+
+/* In huge pages where allowed: scattered small ones are more pieces than a device takes in one request. */
+static struct scratch make_scratch(size_t n)
+{
+    struct scratch s = {NULL, n <= HUGE_PAGE / 4 ? n : (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE};
+    s.bytes = aligned_alloc(s.cap % HUGE_PAGE ? PAGE : HUGE_PAGE, s.cap);
+    if (s.bytes && s.cap % HUGE_PAGE == 0) (void)madvise(s.bytes, s.cap, MADV_HUGEPAGE);
+    return s;
+}
+
+/* Kept between groups: fresh pages for every extent would cost as much as the cipher. */
+static struct scratch take_scratch(struct disk *d, size_t n)
+{
+    struct scratch got = {0};
+    pthread_mutex_lock(&d->counters);
+    for (int i = 0; i < SCRATCH && !got.bytes; i++)
+        if (d->scratch[i].cap >= n) got = d->scratch[i], d->scratch[i] = (struct scratch){0};
+    pthread_mutex_unlock(&d->counters);
+    if (!got.bytes) got = make_scratch(n);
+    return got;
+}
+
+static void give_scratch(struct disk *d, struct scratch s)
+{
+    pthread_mutex_lock(&d->counters);
+    for (int i = 0; i < SCRATCH && s.bytes; i++)
+        if (d->scratch[i].cap < s.cap) { /* the larger one stays */
+            struct scratch less = d->scratch[i];
+            d->scratch[i] = s;
+            s = less;
+        }
+    pthread_mutex_unlock(&d->counters);
+    free(s.bytes);
+}
+
+/* Key of (segment, tenant), and the bytes the tag covers beside the payload. */
+static enum kv_status extent_cipher(const struct disk *d, const struct segment *s, const char *tenant, gnutls_aead_cipher_hd_t *out)
+{
+    uint8_t text[16 + KV_NAME_CHARS] = {0}, key[32];
+    memcpy(text, s->id, 16);
+    memcpy(text + 16, tenant, strnlen(tenant, KV_NAME_CHARS));
+    if (gnutls_hmac_fast(GNUTLS_MAC_SHA256, d->key, sizeof d->key, text, sizeof text, key)) return KV_INTERNAL;
+    gnutls_datum_t k = {key, sizeof key};
+    int e = gnutls_aead_cipher_init(out, GNUTLS_CIPHER_AES_256_GCM, &k);
+    gnutls_memset(key, 0, sizeof key);
+    return e ? KV_INTERNAL : KV_OK;
+}
+
+static enum kv_status fill_header(struct extent_page *h, const struct extent *e, const struct kv_chunk_identity *id)
+{
+    size_t n = 0;
+    memset(h, 0, sizeof *h);
+    h->magic = EXTENT_MAGIC;
+    h->payload_bytes = e->bytes;
+    h->offset = e->offset;
+    enum kv_status s = kv_identity_encode(&kv_chunk_type, id, h->identity, sizeof h->identity, &n);
+    h->identity_bytes = (uint32_t)n;
+    return s;
+}
+
+/* Sequences order extents at rebuild and are renumbered then, so they are no part of what the tag covers. */
+static struct extent_page associated(const struct extent_page *h)
+{
+    struct extent_page a = *h;
+    a.sequence = a.durable = a.checksum = 0;
+    return a;
+}
+
+static void nonce_of(uint64_t offset, uint8_t out[12])
+{
+    memset(out, 0, 12);
+    memcpy(out, &offset, 8);
+}
+
+bool kv_disk_header_whole(const struct extent_page *h, uint64_t offset, uint64_t end)
+{
+    return h->magic == EXTENT_MAGIC && h->offset == offset && h->identity_bytes <= sizeof h->identity && h->payload_bytes > 0 && h->payload_bytes <= end &&
+           offset + kv_disk_span(h->payload_bytes) <= end && h->checksum == XXH3_64bits(h, offsetof(struct extent_page, checksum));
+}
+
+/* ---------------------------------------------------------------- writing */
+
+struct run { /* neighbours in one segment */
+    int32_t first, n;
+    uint64_t span;
+};
+
+struct group {
+    struct disk *d;
+    const struct kv_block *b;
+    const struct kv_chunk_identity *id;
+    const void *const *payload;
+    uint64_t bytes;
+    struct extent_page *h;
+    struct run *run;
+    const struct kv_fault_marks *faults;
+    _Atomic int status; /* the first failure */
+};
+
+static enum kv_status seal(gnutls_aead_cipher_hd_t cipher, const struct extent *e, const struct extent_page *h, const void *payload, uint8_t *out)
+{
+    struct extent_page aad = associated(h);
+    uint8_t nonce[12];
+    size_t n = e->bytes + TAG;
+    nonce_of(e->offset, nonce);
+    memset(out, 0, PAGE);
+    memcpy(out, h, sizeof *h);
+    if (gnutls_aead_cipher_encrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, TAG, payload, e->bytes, out + PAGE, &n)) return KV_INTERNAL;
+    memset(out + PAGE + n, 0, e->span - PAGE - n);
+    return KV_OK;
+}
+
+static enum kv_status write_run(struct group *g, const struct run *r)
+{
+    struct disk *d = g->d;
+    const struct extent *first = kv_disk_held(d, g->b[r->first]);
+    const struct segment *s = &d->segment[first->segment];
+    struct scratch buffer = take_scratch(d, r->span);
+    gnutls_aead_cipher_hd_t cipher = NULL;
+    enum kv_status status = buffer.bytes ? KV_OK : KV_OUT_OF_MEMORY;
+    uint64_t at = 0;
+    for (int32_t i = r->first; status == KV_OK && i < r->first + r->n; i++) {
+        const struct extent *e = kv_disk_held(d, g->b[i]);
+        if (i == r->first || strncmp(g->id[i].tenant, g->id[i - 1].tenant, KV_NAME_CHARS)) {
+            if (cipher) gnutls_aead_cipher_deinit(cipher);
+            cipher = NULL;
+            if ((status = extent_cipher(d, s, g->id[i].tenant, &cipher)) != KV_OK) break;
+        }
+        status = seal(cipher, e, &g->h[i], g->payload[i], buffer.bytes + at);
+        at += e->span;
+    }
+    if (cipher) gnutls_aead_cipher_deinit(cipher);
+    if (status == KV_OK) status = kv_disk_write_all(d, s->fd, s->direct, buffer.bytes, r->span, first->offset);
+    give_scratch(d, buffer);
+    return status;
+}
+
+static void run_item(void *ctx, int32_t i)
+{
+    struct group *g = ctx;
+    int none = KV_OK;
+    if (atomic_load(&g->status) != KV_OK) return;
+    kv_faults_at_disk(g->faults);
+    enum kv_status s = write_run(g, &g->run[i]);
+    kv_faults_at_disk(NULL);
+    if (s != KV_OK) atomic_compare_exchange_strong(&g->status, &none, (int)s);
+}
+
+static int32_t find_runs(struct disk *d, int32_t n, const struct kv_block *b, struct run *run)
+{
+    int32_t runs = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const struct extent *e = kv_disk_held(d, b[i]), *before = i ? kv_disk_held(d, b[i - 1]) : NULL;
+        bool joins = before && before->segment == e->segment && before->offset + before->span == e->offset && run[runs - 1].span + e->span <= RUN_BYTES;
+        if (!joins) run[runs++] = (struct run){.first = i};
+        run[runs - 1].n++;
+        run[runs - 1].span += e->span;
+    }
+    return runs;
+}
+
+/* Numbers the group's extents, and says in each what had reached the disk before it. Neighbours in a group share a segment but where one ended. */
+static void begin_group(struct disk *d, int32_t n, const struct kv_block *b, struct extent_page *h)
+{
+    pthread_mutex_lock(&d->counters);
+    for (int32_t i = 0; i < n; i++) {
+        struct segment *s = &d->segment[kv_disk_held(d, b[i])->segment];
+        if (i == 0 || s != &d->segment[kv_disk_held(d, b[i - 1])->segment]) s->in_flight++;
+        h[i].sequence = s->begun = ++d->next_sequence;
+        h[i].durable = s->durable;
+        h[i].checksum = XXH3_64bits(&h[i], offsetof(struct extent_page, checksum));
+    }
+    pthread_mutex_unlock(&d->counters);
+}
+
+static enum kv_status end_group(struct disk *d, int32_t n, const struct kv_block *b, enum kv_status written)
+{
+    enum kv_status status = written;
+    for (int32_t i = 0; i < n; i++) {
+        struct segment *s = &d->segment[kv_disk_held(d, b[i])->segment];
+        if (i && s == &d->segment[kv_disk_held(d, b[i - 1])->segment]) continue;
+        if (status == KV_OK) status = kv_disk_sync(d, s->fd);
+        pthread_mutex_lock(&d->counters);
+        bool names = status == KV_OK && !s->named;
+        pthread_mutex_unlock(&d->counters);
+        if (names) kv_disk_sync_folder(d);
+        pthread_mutex_lock(&d->counters);
+        s->named |= names;
+        s->failed |= status != KV_OK;
+        if (--s->in_flight == 0 && !s->failed) s->durable = s->begun;
+        if (!s->in_flight && !s->open && s->direct >= 0) close(s->direct), s->direct = -1;
+        pthread_mutex_unlock(&d->counters);
+    }
+    return status;
+}
+
+enum kv_status kv_disk_write_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, uint64_t bytes)
+{
+    struct disk *d = ctx;
+    enum kv_status r = KV_OK;
+    if (n < 1) return KV_BAD_ARGUMENT;
+    for (int32_t i = 0; i < n; i++) {
+        struct extent *e = kv_disk_held(d, b[i]);
+        if (!e) return KV_RECYCLED_DESTINATION;
+        if (bytes != e->bytes) return kv_disk_failed(d, KV_SHORT_COPY);
+    }
+    struct group g = {.d = d, .b = b, .id = id, .payload = payload, .bytes = bytes, .h = calloc((size_t)n, sizeof *g.h), .run = calloc((size_t)n, sizeof *g.run),
+                      .faults = kv_faults_here()};
+    if (!g.h || !g.run) r = KV_OUT_OF_MEMORY;
+    for (int32_t i = 0; i < n && r == KV_OK; i++) r = fill_header(&g.h[i], kv_disk_held(d, b[i]), &id[i]);
+    if (r == KV_OK) {
+        begin_group(d, n, b, g.h);
+        kv_lanes_run(d->lanes, find_runs(d, n, b, g.run), run_item, &g);
+        kv_faults_at_disk(g.faults);
+        r = end_group(d, n, b, (enum kv_status)atomic_load(&g.status));
+    }
+    free(g.h);
+    free(g.run);
+    return r == KV_OK ? r : kv_disk_failed(d, r);
+}
+
+enum kv_status kv_disk_write(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash)
+{
+    *hash = 0; /* the tag is the payload hash, and stays with the extent */
+    return kv_disk_write_group(ctx, 1, &b, id, &payload, bytes);
+}
+
+/* ---------------------------------------------------------------- reading */
+
+static enum kv_status open_extent(struct disk *d, const struct extent *e, const struct kv_chunk_identity *id, const uint8_t *pages, void *dst)
+{
+    struct extent_page h, want;
+    gnutls_aead_cipher_hd_t cipher;
+    uint8_t nonce[12];
+    size_t n = e->bytes;
+    memcpy(&h, pages, sizeof h);
+    if (!kv_disk_header_whole(&h, e->offset, e->offset + e->span)) return KV_CHECKSUM_MISMATCH;
+    enum kv_status r = fill_header(&want, e, id);
+    if (r != KV_OK) return r;
+    if (h.identity_bytes != want.identity_bytes || memcmp(h.identity, want.identity, sizeof h.identity)) return KV_IDENTITY_MISMATCH;
+    if ((r = extent_cipher(d, &d->segment[e->segment], id->tenant, &cipher)) != KV_OK) return r;
+    struct extent_page aad = associated(&want);
+    nonce_of(e->offset, nonce);
+    if (gnutls_aead_cipher_decrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, TAG, pages + PAGE, e->bytes + TAG, dst, &n) || n != e->bytes) r = KV_CHECKSUM_MISMATCH;
+    gnutls_aead_cipher_deinit(cipher);
+    if (r != KV_OK) memset(dst, 0, e->bytes);
+    return r;
+}
+
+enum kv_status kv_disk_read(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, void *dst, uint64_t bytes)
+{
+    struct disk *d = ctx;
+    struct extent *e = kv_disk_held(d, b);
+    if (!e) return KV_STALE_REPLICA_GENERATION;
+    if (bytes != e->bytes) return kv_disk_failed(d, KV_SHORT_COPY);
+    struct scratch pages = take_scratch(d, e->span);
+    enum kv_status r = pages.bytes ? kv_disk_read_all(d, d->segment[e->segment].fd, pages.bytes, PAGE + bytes + TAG, e->offset) : KV_OUT_OF_MEMORY;
+    if (r == KV_OK) r = open_extent(d, e, id, pages.bytes, dst);
+    give_scratch(d, pages);
+    return r == KV_OK ? r : kv_disk_failed(d, r);
+}
+
+struct read_group {
+    void *d;
+    const struct kv_block *b;
+    const struct kv_chunk_identity *id;
+    void *const *dst;
+    uint64_t bytes;
+    enum kv_status *each;
+    const struct kv_fault_marks *faults;
+};
+
+static void read_item(void *ctx, int32_t i)
+{
+    struct read_group *g = ctx;
+    kv_faults_at_disk(g->faults);
+    g->each[i] = kv_disk_read(g->d, g->b[i], &g->id[i], g->dst[i], g->bytes);
+    kv_faults_at_disk(NULL);
+}
+
+void kv_disk_read_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, void *const *dst, uint64_t bytes, enum kv_status *each)
+{
+    struct disk *d = ctx;
+    struct read_group g = {d, b, id, dst, bytes, each, kv_faults_here()};
+    kv_lanes_run(d->lanes, n, read_item, &g);
+    kv_faults_at_disk(g.faults);
+}
