@@ -59,6 +59,7 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.n_threads = (int32_t)c->threads;
     e.max_sequences = (int32_t)c->max_sequences;
     e.max_queue = (int32_t)c->max_queue;
+    e.starvation_us = c->starvation_ms * 1000;
     e.context_length = (int32_t)c->context_length;
     e.host_bytes = c->host_capacity;
     e.device_bytes = c->device_capacity;

@@ -171,6 +171,7 @@ struct kv_engine_config {
     int32_t n_threads;              /* kernel workers, decode thread included; 0: all cores */
     int32_t max_sequences;          /* live at once; default 32 */
     int32_t max_queue;              /* waiting requests; beyond: QUEUE_FULL; default 256 */
+    int64_t starvation_us;          /* whoever has waited so long goes first, whatever its priority; default 10 s */
     int32_t context_length;         /* 0: the model's */
     uint64_t host_bytes;            /* tiers.host.capacity_bytes: K/V slabs; 0: 1 GiB */
     uint64_t device_bytes;          /* tiers.device.capacity_bytes: in-memory device arena, staging slots included */
@@ -242,6 +243,7 @@ struct kv_request {
     enum kv_contract contract;
     const char *tenant, *class, *session; /* copied; may be NULL */
     int64_t deadline_us;   /* CLOCK_MONOTONIC; 0: none */
+    int32_t priority;      /* 0 … 100 among those who wait: higher first, then by arrival; who has waited for starvation_us passes all */
     /* Assignment: 0 is the baseline. A candidate that is not the installed one, an epoch that is not the current one, a
      * latched release word, or an approximate pipeline under an exact contract mean the baseline. */
     uint64_t candidate, epoch;

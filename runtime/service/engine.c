@@ -14,7 +14,7 @@
 
 void kv_engine_config_default(struct kv_engine_config *c)
 {
-    *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .host_bytes = DEFAULT_HOST_BYTES, .swap_bytes = UINT64_C(256) << 20,
+    *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .starvation_us = 10000000, .host_bytes = DEFAULT_HOST_BYTES, .swap_bytes = UINT64_C(256) << 20,
                                    .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256, .prefix_reuse = true,
                                    .shadow_fraction = 0.02, .shadow_queue = 64};
 }
@@ -75,7 +75,7 @@ static void *decode(void *arg)
 static enum kv_status check_config(const struct kv_engine_config *c, const struct kv_model_info *m, struct kv_error *err)
 {
     const struct { const char *name; int64_t value, min, max; } limits[] = {
-        {"n_threads", c->n_threads, 0, 256}, {"max_sequences", c->max_sequences, 1, 4096}, {"max_queue", c->max_queue, 1, 1 << 20},
+        {"n_threads", c->n_threads, 0, 256}, {"max_sequences", c->max_sequences, 1, 4096}, {"max_queue", c->max_queue, 1, 1 << 20}, {"starvation_us", c->starvation_us, 0, INT64_MAX},
         {"context_length", c->context_length, 0, m->context_length}, {"iteration_us", c->iteration_us, 1000, INT32_MAX},
         {"prefill_chunk", c->prefill_chunk, 1, 8192}, {"shadow_queue", c->shadow_queue, 1, 65536}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)

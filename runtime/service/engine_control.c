@@ -11,6 +11,7 @@ static enum kv_status check_request(const struct kv_engine *e, const struct kv_r
     if (atomic_load(&e->draining)) return kv_fail(err, KV_DRAINING, "engine", "the engine is draining and takes no new work");
     if (r->n_prompt < 1 || !r->prompt) return kv_fail(err, KV_EMPTY_PROMPT, "prompt", "the prompt holds no token");
     if (r->max_tokens < 1) return kv_fail(err, KV_BAD_ARGUMENT, "max_tokens", "max_tokens is %d and must be at least 1", r->max_tokens);
+    if (r->priority < 0 || r->priority > 100) return kv_fail(err, KV_BAD_ARGUMENT, "priority", "the priority is %d and must lie in 0 to 100", r->priority);
     if (r->n_logprobs < 0 || r->n_logprobs > KV_MAX_LOGPROBS)
         return kv_fail(err, KV_BAD_ARGUMENT, "logprobs", "logprobs is %d and must lie in 0 to %d", r->n_logprobs, KV_MAX_LOGPROBS);
     if (r->n_force && r->schema) return kv_fail(err, KV_BAD_ARGUMENT, "force", "forced tokens and a schema exclude each other");

@@ -1,4 +1,4 @@
-/* scheduler.c — who runs in an iteration: admission by capacity in order of arrival, cancellations and deadlines, one token for
+/* scheduler.c — who runs in an iteration: admission by capacity in order of priority, cancellations and deadlines, one token for
  * every decoding sequence, and prefill or recompute chunks within the iteration's time. */
 #include "runtime/service/engine.h"
 
@@ -146,17 +146,30 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
     e->live[e->n_live++] = s;
 }
 
-static struct kv_sequence *peek(struct kv_engine *e)
+static struct kv_sequence **queued(struct kv_engine *e, int32_t i)
 {
-    pthread_mutex_lock(&e->lock);
-    struct kv_sequence *s = e->queue_n ? e->queue[e->queue_head] : NULL;
-    pthread_mutex_unlock(&e->lock);
-    return s;
+    return &e->queue[(e->queue_head + i) % e->config.max_queue];
 }
 
-static void pop(struct kv_engine *e)
+/* Who goes next, and its place: the oldest once it has waited too long, else the highest priority, the older of two alike. The queue is by arrival. */
+static struct kv_sequence *peek(struct kv_engine *e, int64_t now_us, int32_t *at)
+{
+    struct kv_sequence *best = NULL;
+    pthread_mutex_lock(&e->lock);
+    if (e->queue_n) best = *queued(e, *at = 0);
+    bool starves = best && now_us - best->arrival_us >= e->config.starvation_us;
+    for (int32_t i = 1; i < e->queue_n && !starves; i++)
+        if ((*queued(e, i))->priority > best->priority) best = *queued(e, *at = i);
+    pthread_mutex_unlock(&e->lock);
+    return best;
+}
+
+/* Only this thread takes out, and who came since stands by its arrival: s is at `at` or behind it. */
+static void take(struct kv_engine *e, struct kv_sequence *s, int32_t at)
 {
     pthread_mutex_lock(&e->lock);
+    while (*queued(e, at) != s) at++;
+    for (; at > 0; at--) *queued(e, at) = *queued(e, at - 1);
     e->queue_head = (e->queue_head + 1) % e->config.max_queue;
     e->queue_n--;
     e->live_seen++; /* a drain must not find the engine empty between queue and admission */
@@ -208,13 +221,14 @@ void kv_scheduler_begin(struct kv_engine *e)
     kv_pauses_begin(e);
     sweep_queue(e, now_us);
     if (!flushed) return;
-    for (struct kv_sequence *s; e->n_live < e->config.max_sequences && (s = peek(e));) {
+    int32_t at;
+    for (struct kv_sequence *s; e->n_live < e->config.max_sequences && (s = peek(e, now_us, &at));) {
         /* Room for the whole answer is set aside, so that a running sequence never fails for want of it. */
         if (e->reserved_bytes - kv_pauses_held_bytes(e, s) + bytes_of(e, s) > kv_arena_capacity_bytes(e->arena)) {
             kv_pauses_make_room(e);
             break;
         }
-        pop(e);
+        take(e, s, at);
         admit(e, s);
     }
 }

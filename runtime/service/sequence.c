@@ -40,6 +40,7 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     s->sampling = r->sampling;
     s->ignore_eos = r->ignore_eos;
     s->contract = r->contract;
+    s->priority = r->priority;
     s->deadline_us = r->deadline_us;
     s->observe = r->observe;
     s->observe_ctx = r->observe_ctx;

@@ -59,6 +59,7 @@ struct kv_sequence {
     uint64_t resume;                   /* the paused request whose rows it takes over */
     bool pause_at_stop;
     struct kv_credit_ticket credit;
+    int32_t priority;
     int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;
     bool ignore_eos, observe_prompt, probe;

@@ -1,0 +1,105 @@
+/* test_scheduler.c — who goes next among those who wait: by priority, by arrival, and never later than the bound. */
+#include "runtime/service/engine.h"
+#include "tests/unit/service/engine_runs.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+Suite *suite_scheduler(void);
+
+enum { WAITING = 4 };
+
+static int32_t began[WAITING], n_began; /* decode thread until all have ended */
+
+static void note(struct run *r, int32_t position)
+{
+    (void)position;
+    int32_t who = *(int32_t *)r->ctx;
+    if (!n_began || began[n_began - 1] != who) began[n_began++] = who;
+}
+
+/* One place, taken; the others arrive 0, 1, 2, 3 with these priorities. Writes the order in which they are served. */
+static void served(int64_t starvation_us, const int32_t priority[WAITING])
+{
+    static const int32_t name[WAITING] = {0, 1, 2, 3};
+    struct run *r = calloc(WAITING + 1, sizeof *r);
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.max_sequences = 1;
+    c.starvation_us = starvation_us;
+    struct kv_engine *e = make_engine(&c);
+    n_began = 0;
+    run_init(&r[WAITING], 5, PROMPT, 60);
+    run_begin(e, &r[WAITING]);
+    run_read(&r[WAITING], 1);
+    for (int32_t i = 0; i < WAITING; i++) {
+        run_init(&r[i], (uint32_t)(10 + i), 20, 2);
+        r[i].request.priority = priority[i];
+        r[i].at = note;
+        r[i].ctx = (void *)&name[i];
+        run_begin(e, &r[i]);
+    }
+    for (int32_t i = WAITING; i >= 0; i--) run_end(&r[i]);
+    kv_engine_destroy(e);
+    free(r);
+    ck_assert_int_eq(n_began, WAITING);
+}
+
+static void expect(const int32_t order[WAITING])
+{
+    for (int32_t i = 0; i < WAITING; i++) ck_assert_msg(began[i] == order[i], "place %d went to %d, not %d", i, began[i], order[i]);
+}
+
+START_TEST(the_higher_priority_goes_first_and_arrival_decides_between_equals)
+{
+    static const struct {
+        int32_t priority[WAITING], order[WAITING];
+    } table[] = {
+        {{0, 0, 0, 0}, {0, 1, 2, 3}},
+        {{10, 60, 60, 20}, {1, 2, 3, 0}},
+        {{100, 1, 50, 99}, {0, 3, 2, 1}},
+        {{0, 0, 0, 100}, {3, 0, 1, 2}},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        served(60000000, table[i].priority);
+        expect(table[i].order);
+    }
+}
+END_TEST
+
+START_TEST(who_has_waited_too_long_passes_every_priority)
+{
+    served(0, (const int32_t[]){0, 20, 60, 100});
+    expect((const int32_t[]){0, 1, 2, 3});
+}
+END_TEST
+
+START_TEST(a_priority_outside_its_range_is_refused)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = make_engine(NULL);
+    struct kv_stream *s;
+    struct kv_error err = {0};
+    static const int32_t bad[] = {-1, 101};
+    for (int i = 0; i < 2; i++) {
+        run_init(r, 1, 10, 2);
+        r->request.priority = bad[i];
+        ck_assert_int_eq(kv_engine_submit(e, &r->request, &s, &err), KV_BAD_ARGUMENT);
+        ck_assert_str_eq(err.where, "priority");
+    }
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+Suite *suite_scheduler(void)
+{
+    Suite *s = suite_create("scheduler");
+    TCase *t = tcase_create("scheduler");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, the_higher_priority_goes_first_and_arrival_decides_between_equals);
+    tcase_add_test(t, who_has_waited_too_long_passes_every_priority);
+    tcase_add_test(t, a_priority_outside_its_range_is_refused);
+    suite_add_tcase(s, t);
+    return s;
+}
