@@ -23,7 +23,7 @@ static const struct {
     [KV_VIEW_AUDIT] = {"audit", "audit", NULL},
     [KV_VIEW_CREDITS] = {"credits", NULL, "/api/v1/credits"},
     [KV_VIEW_PAUSED] = {"paused", "interruptions", NULL},
-    [KV_VIEW_HELP] = {"help", NULL, NULL},
+    [KV_VIEW_PROGRESS] = {"progress", "progress", NULL},
 };
 
 const char *kv_view_name(enum kv_view v)
@@ -49,6 +49,7 @@ bool kv_view_long(enum kv_view v)
 void kv_app_init(struct kv_app *a)
 {
     memset(a, 0, sizeof *a);
+    a->cols = 80;
 }
 
 static void forget(struct kv_app *a)
@@ -56,7 +57,8 @@ static void forget(struct kv_app *a)
     while (a->depth) kv_app_pop(a);
     json_decref(a->status);
     json_decref(a->rollout);
-    a->status = a->rollout = NULL;
+    json_decref(a->tasks);
+    a->status = a->rollout = a->tasks = NULL;
     for (int v = 0; v < KV_VIEWS; v++) {
         json_decref(a->list[v]);
         json_decref(a->marked[v]);
@@ -111,7 +113,6 @@ bool kv_app_stale(const struct kv_app *a)
 
 void kv_app_show(struct kv_app *a, enum kv_view v)
 {
-    if (a->view != KV_VIEW_HELP) a->back = a->view;
     a->view = v;
     while (a->depth) kv_app_pop(a);
 }
@@ -147,6 +148,7 @@ void kv_app_event(struct kv_app *a, const char *name, json_t *data)
     if (!strcmp(name, "status")) {
         const json_t *live = json_object_get(data, "live");
         replace(&a->status, data);
+        replace(&a->tasks, json_object_get(data, "progress"));
         push_value(&a->tokens_per_s, json_object_get(live, "tokens_per_s"));
         push_value(&a->p50, json_object_get(live, "tpot_p50_ms"));
         push_value(&a->p99, json_object_get(live, "tpot_p99_ms"));
@@ -171,6 +173,11 @@ void kv_app_list(struct kv_app *a, enum kv_view v, json_t *answer)
     a->absent[v] = false;
     json_t *first = v == KV_VIEW_ROLLOUTS ? json_array_get(json_object_get(answer, "rollouts"), 0) : NULL;
     if (first && !a->rollout) replace(&a->rollout, first);
+}
+
+void kv_app_tasks(struct kv_app *a, json_t *answer)
+{
+    replace(&a->tasks, json_object_get(answer, "tasks"));
 }
 
 void kv_app_older(struct kv_app *a, enum kv_view v, json_t *answer)

@@ -2,7 +2,7 @@
 #ifndef KV_APP_H
 #define KV_APP_H
 
-#include "console/grid.h"
+#include "console/lines.h"
 #include "console/tables.h"
 #include "console/verbs.h"
 
@@ -11,7 +11,7 @@
 
 enum kv_view {
     KV_VIEW_ROLLOUT, KV_VIEW_RECEIPTS, KV_VIEW_FAILURES, KV_VIEW_POLICIES, KV_VIEW_SESSIONS, KV_VIEW_TIERS, KV_VIEW_PIPELINES, KV_VIEW_ROLLOUTS,
-    KV_VIEW_AUDIT, KV_VIEW_CREDITS, KV_VIEW_PAUSED, KV_VIEW_HELP, KV_VIEWS
+    KV_VIEW_AUDIT, KV_VIEW_CREDITS, KV_VIEW_PAUSED, KV_VIEW_PROGRESS, KV_VIEWS
 };
 
 enum kv_prompt { KV_PROMPT_NONE, KV_PROMPT_CONFIRM, KV_PROMPT_FILTER, KV_PROMPT_FIND, KV_PROMPT_COMMAND, KV_PROMPT_NAME };
@@ -34,7 +34,7 @@ struct kv_wish {
     char text[512];  /* route to open, ids to copy, kind of policy, context, prompt, or "verb\ntenant\nsession" */
 };
 
-enum kv_page_kind { KV_PAGE_RECORD, KV_PAGE_DIFF, KV_PAGE_COMPARE };
+enum kv_page_kind { KV_PAGE_RECORD, KV_PAGE_DIFF, KV_PAGE_COMPARE, KV_PAGE_HELP };
 
 /* One thing opened over a view; pages lie on each other, Esc takes the topmost away. */
 struct kv_page {
@@ -47,8 +47,10 @@ struct kv_page {
 struct kv_app {
     char url[256], context[64];
     bool readonly, frozen, quit, ascii, block;
-    enum kv_view view, back;
+    enum kv_view view;
+    int cols; /* of the screen: what pages are broken for */
     json_t *status, *rollout;         /* latest by the event stream */
+    json_t *tasks;                    /* what takes a while: of the status, or asked for while the server starts */
     json_t *list[KV_VIEWS];           /* answer of each view's route */
     bool absent[KV_VIEWS];            /* this kvasird does not serve the view's route */
     json_t *marked[KV_VIEWS];         /* ids marked by space */
@@ -85,6 +87,7 @@ void kv_app_switch(struct kv_app *a, const char *context, const char *url);
 void kv_app_event(struct kv_app *a, const char *name, json_t *data); /* borrows data */
 void kv_app_list(struct kv_app *a, enum kv_view v, json_t *answer);  /* takes answer */
 void kv_app_history(struct kv_app *a, const json_t *answer);          /* the lines' past, before the stream's own values */
+void kv_app_tasks(struct kv_app *a, json_t *answer); /* borrows the answer of /api/v1/progress */
 void kv_app_older(struct kv_app *a, enum kv_view v, json_t *answer); /* takes answer */
 void kv_app_say(struct kv_app *a, enum kv_style style, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void kv_app_await(struct kv_app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* "" ends it */
@@ -103,13 +106,9 @@ void kv_app_fill(struct kv_app *a, const char *route, json_t *data); /* borrows 
 /* Where a page's links lead: title and route of the i-th. False when there are fewer. */
 bool kv_page_link(const struct kv_page *p, int i, char *title, size_t title_cap, char *route, size_t route_cap);
 
-/* A line of a page, made anew for each drawing and each search. */
-struct kv_line {
-    char key[24], text[320];
-    int indent, link; /* link: its number, -1 none */
-    enum kv_style style;
-};
-struct kv_line *kv_page_lines(const struct kv_page *p, int *n); /* the caller frees */
+/* The lines of a page, made anew for each drawing and each search; the caller frees. */
+struct kv_line *kv_page_lines(const struct kv_page *p, int cols, int *n);
+void kv_help_lines(struct kv_lines *l);
 
 /* A checked edit: shows what changes and asks. Takes answer (of the check), source and active are borrowed. */
 void kv_app_propose(struct kv_app *a, const char *kind, const json_t *active, const char *source, json_t *answer);

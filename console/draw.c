@@ -68,15 +68,18 @@ static void draw_top(const struct kv_app *a, struct kv_grid *g)
     kv_grid_printf(g, 0, at > c + 1 ? at : c + 1, 0, a->status && kv_app_stale(a) ? KV_STYLE_SELECTED : KV_STYLE_TITLE, "%s%s%s", stage, middle, age);
 }
 
+/* The way back first: on a narrow screen the rest is cut. */
 static const char *keys_of(const struct kv_app *a)
 {
-    if (a->depth) return a->page[a->depth - 1].kind == KV_PAGE_RECORD ? "Esc back  j k Enter follow a link  / find  y copy  R rollback" : "Esc back  j k scroll  / find";
+    if (a->depth) return a->page[a->depth - 1].kind == KV_PAGE_RECORD ? "Esc back  R rollback  j k Enter follow a link  / find  y copy" : "Esc back  R rollback  j k scroll  / find";
     switch (a->view) {
-    case KV_VIEW_POLICIES: return "e edit  Enter source  R rollback  1-9 views  ? help  q quit";
-    case KV_VIEW_RECEIPTS: case KV_VIEW_FAILURES: case KV_VIEW_AUDIT: return "Enter open  / filter  s sort  o older  R rollback  1-9 views  ? help  q quit";
-    case KV_VIEW_HELP: return "Esc back  q quit";
-    default: return "R rollback  a advance  p pause  1-9 views  / filter  Enter open  ? help  q quit";
+    case KV_VIEW_POLICIES: return "R rollback  e edit  Enter source  1-9 views  ? help  q quit";
+    case KV_VIEW_SESSIONS: return "R rollback  :pin :unpin :drop  Enter receipts  / filter  1-9 views  ? help  q quit";
+    case KV_VIEW_RECEIPTS: case KV_VIEW_FAILURES: case KV_VIEW_AUDIT: return "R rollback  Enter open  / filter  s sort  o older  1-9 views  ? help  q quit";
+    case KV_VIEW_ROLLOUT: break;
+    default: return "R rollback  Enter open  / filter  s sort  1-9 views  Tab next  ? help  q quit";
     }
+    return "R rollback  a advance  p pause  u resume  1-9 views  Enter whole  ? help  q quit";
 }
 
 /* A question is never cut: what does not fit on the last row begins above it. */
@@ -126,9 +129,9 @@ void kv_app_draw(const struct kv_app *a, struct kv_grid *g)
     kv_grid_clear(g);
     if (a->depth) kv_draw_page(a, g);
     else if (a->view == KV_VIEW_ROLLOUT) kv_draw_rollout(a, g);
-    else if (a->view == KV_VIEW_HELP) kv_draw_help(a, g);
     else if (kv_view_table(a->view)) kv_draw_list(a, g);
     else kv_draw_credits(a, g);
+    kv_draw_progress(a, g);
     draw_top(a, g);
     draw_bottom(a, g);
 }

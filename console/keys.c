@@ -33,7 +33,7 @@ static void move_on_page(struct kv_app *a, int step)
     struct kv_page *p = kv_app_page(a);
     char title[64], route[192];
     int n, to = p->link + step;
-    free(kv_page_lines(p, &n));
+    free(kv_page_lines(p, a->cols, &n));
     if (abs(step) == 1 && to >= 0 && kv_page_link(p, to, title, sizeof title, route, sizeof route)) {
         p->link = to; /* drawing follows the link */
         p->top = 0;
@@ -72,7 +72,7 @@ void kv_app_find(struct kv_app *a, int direction)
         return;
     }
     int n;
-    struct kv_line *l = kv_page_lines(p, &n);
+    struct kv_line *l = kv_page_lines(p, a->cols, &n);
     bool found = false;
     for (int k = 1; a->find[0] && k <= n && !found; k++) {
         int i = ((p->top + direction * k) % n + n) % n;
@@ -219,7 +219,7 @@ static struct kv_wish edit_policy(struct kv_app *a)
 static void step_view(struct kv_app *a, int step)
 {
     int v = (int)a->view;
-    do v = (v + step + KV_VIEW_HELP) % KV_VIEW_HELP;
+    do v = (v + step + KV_VIEWS) % KV_VIEWS;
     while (a->absent[v]);
     kv_app_show(a, (enum kv_view)v);
 }
@@ -229,7 +229,7 @@ static void back(struct kv_app *a)
     if (a->depth) kv_app_pop(a);
     else if (a->filter[a->view][0]) a->filter[a->view][0] = 0;
     else if (json_object_size(a->marked[a->view])) json_object_clear(a->marked[a->view]);
-    else kv_app_show(a, a->view == KV_VIEW_HELP ? a->back : KV_VIEW_ROLLOUT);
+    else kv_app_show(a, KV_VIEW_ROLLOUT);
 }
 
 static bool moves(struct kv_app *a, int key)
@@ -249,7 +249,9 @@ static struct kv_wish view_key(struct kv_app *a, int key)
 {
     switch (key) {
     case 'q': a->quit = true; return none;
-    case '?': kv_app_show(a, KV_VIEW_HELP); return none;
+    case '?':
+        if (!a->depth || kv_app_page(a)->kind != KV_PAGE_HELP) kv_app_push(a, KV_PAGE_HELP, "help", "", NULL);
+        return none;
     case KV_KEY_TAB: step_view(a, 1); return refresh;
     case KV_KEY_BACKTAB: step_view(a, -1); return refresh;
     case KV_KEY_ESCAPE: back(a); return none;

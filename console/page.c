@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LINES = 20000 };
-
 static const char *text_of(const json_t *o, const char *field)
 {
     const char *s = json_string_value(json_object_get(o, field));
@@ -69,144 +67,77 @@ bool kv_page_link(const struct kv_page *p, int want, char *title, size_t title_c
 
 /* ---------------------------------------------------------------- lines */
 
-struct lines {
-    struct kv_line *line;
-    int n, cap;
-};
-
-static struct kv_line *more(struct lines *l)
-{
-    if (l->n == l->cap) {
-        int cap = l->cap ? 2 * l->cap : 64;
-        struct kv_line *grown = cap <= MAX_LINES ? realloc(l->line, (size_t)cap * sizeof *grown) : NULL;
-        if (!grown) return NULL;
-        l->line = grown;
-        l->cap = cap;
-    }
-    struct kv_line *at = &l->line[l->n++];
-    *at = (struct kv_line){.link = -1, .style = KV_STYLE_NORMAL};
-    return at;
-}
-
-static struct kv_line *line(struct lines *l, int indent, const char *key, enum kv_style style, const char *text)
-{
-    struct kv_line *at = more(l);
-    if (!at) return NULL;
-    at->indent = indent;
-    at->style = style;
-    if (key) snprintf(at->key, sizeof at->key, "%s", key);
-    snprintf(at->text, sizeof at->text, "%s", text);
-    return at;
-}
-
-static void value_lines(struct lines *l, int indent, const char *key, json_t *v);
-
-static void long_text(struct lines *l, int indent, const char *key, const char *s)
-{
-    char text[320];
-    line(l, indent, key, KV_STYLE_NORMAL, "");
-    while (*s) {
-        int n = (int)strcspn(s, "\n");
-        snprintf(text, sizeof text, "%.*s", n < 310 ? n : 310, s);
-        line(l, indent + 2, NULL, KV_STYLE_NORMAL, text);
-        s += n + (s[n] == '\n');
-    }
-}
-
-static void members(struct lines *l, int indent, json_t *v)
-{
-    const char *k;
-    json_t *member;
-    size_t i;
-    char number[24];
-    if (json_is_object(v)) json_object_foreach(v, k, member) value_lines(l, indent, k, member);
-    else json_array_foreach(v, i, member) snprintf(number, sizeof number, "%zu", i + 1), value_lines(l, indent, number, member);
-}
-
-/* Any JSON as indented lines; long texts by their own line breaks. */
-static void value_lines(struct lines *l, int indent, const char *key, json_t *v)
-{
-    if (json_is_object(v) || json_is_array(v)) {
-        if (key) line(l, indent, key, KV_STYLE_NORMAL, json_is_array(v) && !json_array_size(v) ? "none" : "");
-        members(l, indent + (key ? 2 : 0), v);
-    } else if (json_is_string(v) && strchr(json_string_value(v), '\n')) {
-        long_text(l, indent, key, json_string_value(v));
-    } else if (json_is_string(v)) {
-        line(l, indent, key, KV_STYLE_NORMAL, json_string_value(v));
-    } else if (json_is_null(v)) {
-        line(l, indent, key, KV_STYLE_DIM, "–");
-    } else {
-        char *dumped = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(8));
-        line(l, indent, key, KV_STYLE_NORMAL, dumped ? dumped : "");
-        free(dumped);
-    }
-}
-
 /* Links first: what a receipt rests on is what one opens it for. */
-static void record_lines(struct lines *l, const struct kv_page *p)
+static void record_lines(struct kv_lines *l, const struct kv_page *p)
 {
-    char title[64], route[192], text[300];
+    static const struct kv_column at_column = {"at", "at", 8, KV_CELL_TIME, 0};
+    char title[64], route[192], text[300], at[32];
     json_t *on, *member, *rests = json_object_get(p->data, "rests_on"), *rows = json_object_get(p->data, "receipts");
     size_t i;
     int link = 0;
     const char *k;
-    if (rests) line(l, 0, NULL, KV_STYLE_BOLD, json_array_size(rests) ? "rests on" : "rests on nothing: it is a root");
+    if (rests) kv_lines_add(l, 0, NULL, KV_STYLE_BOLD, json_array_size(rests) ? "rests on" : "rests on nothing: it is a root");
     json_array_foreach(rests, i, on) {
         snprintf(text, sizeof text, "%.20s  %.64s  %.160s", text_of(on, "kind"), text_of(on, "id"), text_of(on, "title"));
-        struct kv_line *at = line(l, 2, NULL, KV_STYLE_NORMAL, text);
-        if (at && link_of_reason(on, title, sizeof title, route, sizeof route)) at->link = link++;
+        struct kv_line *line = kv_lines_add(l, 2, NULL, KV_STYLE_NORMAL, text);
+        if (line && link_of_reason(on, title, sizeof title, route, sizeof route)) line->link = link++;
     }
+    if (rows) kv_lines_add(l, 0, NULL, KV_STYLE_BOLD, json_array_size(rows) ? "id       at       kind         reason             detail" : "no receipt");
     json_array_foreach(rows, i, on) {
-        snprintf(text, sizeof text, "%-8" JSON_INTEGER_FORMAT " %-12.20s %-18.30s %.160s", json_integer_value(json_object_get(on, "id")), text_of(on, "kind"), text_of(on, "reason"),
+        kv_cell_text(on, &at_column, 1, at, sizeof at);
+        snprintf(text, sizeof text, "%-8" JSON_INTEGER_FORMAT " %-8.8s %-12.20s %-18.30s %.160s", json_integer_value(json_object_get(on, "id")), at, text_of(on, "kind"), text_of(on, "reason"),
                  text_of(on, "detail"));
-        struct kv_line *at = line(l, 0, NULL, KV_STYLE_NORMAL, text);
-        if (at) at->link = link++;
+        struct kv_line *line = kv_lines_add(l, 0, NULL, KV_STYLE_NORMAL, text);
+        if (line) line->link = link++;
     }
-    if (rests) line(l, 0, NULL, KV_STYLE_NORMAL, "");
+    if (rests) kv_lines_add(l, 0, NULL, KV_STYLE_NORMAL, "");
     json_object_foreach(p->data, k, member) {
-        if (member == rests || member == rows) continue;
+        if (member == rests || member == rows || (rows && !strcmp(k, "next"))) continue;
         int first = l->n;
-        value_lines(l, 0, k, member);
+        kv_lines_value(l, 0, k, member);
         /* In the order of kv_page_link: the request, then the rollout. */
         bool linked = json_string_length(member) && (!strcmp(k, "request") || !strcmp(k, "rollout"));
         if (linked && first < l->n) l->line[first].link = link + (!strcmp(k, "rollout") && *text_of(p->data, "request"));
     }
+    if (rows && json_is_integer(json_object_get(p->data, "next"))) kv_lines_add(l, 0, NULL, KV_STYLE_DIM, "there are older ones: kvasir receipts find, or the receipts view and its filter");
 }
 
-static void diff_lines(struct lines *l, const struct kv_page *p)
+static void diff_lines(struct kv_lines *l, const struct kv_page *p)
 {
     size_t i;
     json_t *s;
-    members(l, 0, json_object_get(p->data, "check"));
-    line(l, 0, NULL, KV_STYLE_BOLD, "against ACTIVE");
+    kv_lines_members(l, 0, json_object_get(p->data, "check"));
+    kv_lines_add(l, 0, NULL, KV_STYLE_BOLD, "against ACTIVE");
     json_array_foreach(json_object_get(p->data, "lines"), i, s) {
         const char *t = json_string_value(s);
         char at[48];
-        if (*t == '@') snprintf(at, sizeof at, "line %s", t + 1), line(l, 0, NULL, KV_STYLE_DIM, at);
-        else line(l, 0, NULL, *t == '+' ? KV_STYLE_GOOD : *t == '-' ? KV_STYLE_BAD : KV_STYLE_NORMAL, t);
+        if (*t == '@') snprintf(at, sizeof at, "line %s", t + 1), kv_lines_add(l, 0, NULL, KV_STYLE_DIM, at);
+        else kv_lines_add(l, 0, NULL, *t == '+' ? KV_STYLE_GOOD : *t == '-' ? KV_STYLE_BAD : KV_STYLE_NORMAL, t);
     }
 }
 
-static void compare_lines(struct lines *l, const struct kv_page *p)
+static void compare_lines(struct kv_lines *l, const struct kv_page *p)
 {
     size_t i;
     json_t *s;
     char text[320];
-    line(l, 0, NULL, KV_STYLE_BOLD, text_of(p->data, "summary"));
-    snprintf(text, sizeof text, "%5s   %-28s %9s   %-28s %9s", "", "baseline", "logprob", "candidate", "logprob");
-    line(l, 0, NULL, KV_STYLE_DIM, text);
+    int wide = l->cols >= 96 ? 28 : l->cols >= 70 ? 16 : 8;
+    kv_lines_add(l, 0, NULL, KV_STYLE_BOLD, text_of(p->data, "summary"));
+    snprintf(text, sizeof text, "%5s   %-*s %9s   %-*s %9s", "", wide, "baseline", "logprob", wide, "candidate", "logprob");
+    kv_lines_add(l, 0, NULL, KV_STYLE_DIM, text);
     json_array_foreach(json_object_get(p->data, "rows"), i, s) {
         bool same = json_is_true(json_object_get(s, "same"));
-        snprintf(text, sizeof text, "%5zu %s %-28.28s %9.3f   %-28.28s %9.3f", i + 1, same ? " " : "≠", text_of(s, "baseline"), json_number_value(json_object_get(s, "baseline_logprob")),
-                 text_of(s, "candidate"), json_number_value(json_object_get(s, "candidate_logprob")));
-        line(l, 0, NULL, same ? KV_STYLE_NORMAL : KV_STYLE_WARN, text);
+        snprintf(text, sizeof text, "%5zu %s %-*.*s %9.3f   %-*.*s %9.3f", i + 1, same ? " " : "≠", wide, wide, text_of(s, "baseline"), json_number_value(json_object_get(s, "baseline_logprob")),
+                 wide, wide, text_of(s, "candidate"), json_number_value(json_object_get(s, "candidate_logprob")));
+        kv_lines_add(l, 0, NULL, same ? KV_STYLE_NORMAL : KV_STYLE_WARN, text);
     }
 }
 
-struct kv_line *kv_page_lines(const struct kv_page *p, int *n)
+struct kv_line *kv_page_lines(const struct kv_page *p, int cols, int *n)
 {
-    struct lines l = {0};
-    if (!p->data) line(&l, 0, NULL, KV_STYLE_DIM, "loading");
+    struct kv_lines l = {.cols = cols};
+    if (p->kind == KV_PAGE_HELP) kv_help_lines(&l);
+    else if (!p->data) kv_lines_add(&l, 0, NULL, KV_STYLE_DIM, "loading");
     else if (p->kind == KV_PAGE_DIFF) diff_lines(&l, p);
     else if (p->kind == KV_PAGE_COMPARE) compare_lines(&l, p);
     else record_lines(&l, p);

@@ -66,7 +66,7 @@ struct kv_wish kv_app_begin_verb(struct kv_app *a, const struct kv_verb *verb)
 /* ---------------------------------------------------------------- commands */
 
 /* The word commands that are neither a view nor a verb. */
-static const char *const words[] = {"context", "compare", "edit", "pin", "unpin", "drop", "quit"};
+static const char *const words[] = {"context", "compare", "edit", "pin", "unpin", "drop", "help", "quit"};
 enum { N_WORDS = sizeof words / sizeof *words };
 
 static void remember(struct kv_app *a)
@@ -119,6 +119,7 @@ static struct kv_wish command(struct kv_app *a)
     if (!strcmp(word, "context")) return w.kind = KV_WISH_CONTEXT, w;
     if (!strcmp(word, "compare") && *rest) return w.kind = KV_WISH_COMPARE, w;
     if (!strcmp(word, "edit") && *rest && !a->readonly) return w.kind = KV_WISH_EDIT, w;
+    if (!strcmp(word, "help")) return kv_app_key(a, '?');
     if (!strcmp(word, "q") || !strcmp(word, "quit")) a->quit = true;
     else if (!strcmp(word, "compare")) kv_app_say(a, KV_STYLE_NORMAL, "compare PROMPT: the baseline's tokens beside the candidate's");
     else if (!strcmp(word, "edit")) kv_app_say(a, KV_STYLE_NORMAL, a->readonly ? "this console is read-only (--readonly)" : "edit admission, edit fallback or edit release");

@@ -53,8 +53,8 @@ const struct kv_table kv_tables[] = {
       {"low", "bytes_low", 10, KV_CELL_BYTES, 100}, {"high", "bytes_high", 10, KV_CELL_BYTES, 100}, {"of all", "share", 8, KV_CELL_PERCENT}, {"rows", "rows", 7, KV_CELL_FLOAT},
       {"mass", "mass", 7, KV_CELL_FLOAT}, {"low", "mass_low", 7, KV_CELL_FLOAT, 120}, {"high", "mass_high", 7, KV_CELL_FLOAT, 120}, {"at", "at", 6, KV_CELL_FLOAT}, {"of", "budget", 0, KV_CELL_TEXT}}},
     {"credits", "/api/v1/credits", "credits", "name",
-     {{"credit", "name", 9, KV_CELL_TEXT}, {"unit", "unit", 6, KV_CELL_TEXT}, {"total", "total", 16, KV_CELL_INT}, {"used", "used", 16, KV_CELL_INT},
-      {"free", "free", 16, KV_CELL_INT}, {"peak", "peak", 16, KV_CELL_INT}}},
+     {{"credit", "name", 9, KV_CELL_TEXT}, {"total", "total", 10, KV_CELL_AMOUNT}, {"used", "used", 10, KV_CELL_AMOUNT},
+      {"free", "free", 10, KV_CELL_AMOUNT}, {"peak", "peak", 10, KV_CELL_AMOUNT}}},
     {"progress", "/api/v1/progress", "tasks", "id",
      {{"id", "id", 14, KV_CELL_TEXT}, {"kind", "kind", 9, KV_CELL_TEXT}, {"done", "done", 8, KV_CELL_INT}, {"of", "total", 8, KV_CELL_INT},
       {"unit", "unit", 9, KV_CELL_TEXT}, {"seconds", "seconds", 8, KV_CELL_FLOAT}, {"what", "what", 0, KV_CELL_TEXT}}},
@@ -83,6 +83,12 @@ void kv_bytes_text(double v, char *out, size_t cap)
     int i = 0;
     while (v >= 1024 && i < 4) v /= 1024, i++;
     snprintf(out, cap, i ? "%.1f %s" : "%.0f %s", v, unit[i]);
+}
+
+static void amount_text(double v, const char *unit, char *out, size_t cap)
+{
+    if (unit && !strcmp(unit, "bytes")) kv_bytes_text(v, out, cap);
+    else snprintf(out, cap, "%.0f %s", v, unit ? unit : "");
 }
 
 /* "2026-01-01T10:20:30.123456Z" to the local hour, minute and second. */
@@ -119,6 +125,7 @@ void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char 
     switch (c->kind) {
     case KV_CELL_PERCENT: snprintf(out, cap, "%.4g %%", 100 * json_number_value(v)); return;
     case KV_CELL_BYTES: kv_bytes_text(json_number_value(v), out, cap); return;
+    case KV_CELL_AMOUNT: amount_text(json_number_value(v), json_string_value(json_object_get(row, "unit")), out, cap); return;
     case KV_CELL_BOOL: snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no"); return;
     case KV_CELL_TIME: time_text(json_is_string(v) ? json_string_value(v) : "", out, cap); return;
     case KV_CELL_HEX: snprintf(out, cap, "%.12s", json_is_string(v) ? json_string_value(v) : ""); return;

@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <stddef.h>
 
-enum kv_cell_kind { KV_CELL_TEXT, KV_CELL_INT, KV_CELL_FLOAT, KV_CELL_PERCENT, KV_CELL_BYTES, KV_CELL_TIME, KV_CELL_BOOL, KV_CELL_HEX };
+enum kv_cell_kind { KV_CELL_TEXT, KV_CELL_INT, KV_CELL_FLOAT, KV_CELL_PERCENT, KV_CELL_BYTES, KV_CELL_TIME, KV_CELL_BOOL, KV_CELL_HEX, KV_CELL_AMOUNT /* in the row's own unit */ };
 
 struct kv_column {
     const char *title, *field; /* field: "a.b" is member b of a */
@@ -24,6 +24,7 @@ const struct kv_table *kv_table_find(const char *name);
 const json_t *kv_cell_value(const json_t *row, const struct kv_column *c); /* NULL when absent */
 /* One cell as text. Absent fields are "–" (or "-" when ascii). */
 void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap);
+void kv_bytes_text(double v, char *out, size_t cap); /* "64.0 MiB" */
 /* The rows as plain text on stdout, a header first. */
 void kv_table_print(const struct kv_table *t, const json_t *rows);
 

@@ -137,13 +137,14 @@ bool kv_terminal_resized(const struct kv_grid *g)
     return g->rows != LINES || g->cols != COLS;
 }
 
-bool kv_terminal_draw(const struct kv_app *a, struct kv_grid *g)
+bool kv_terminal_draw(struct kv_app *a, struct kv_grid *g)
 {
     if (kv_terminal_resized(g)) {
         kv_grid_free(g);
         if (!kv_grid_init(g, LINES, COLS, a->ascii)) return false;
         erase();
     }
+    a->cols = COLS;
     kv_app_draw(a, g);
     for (int r = 0; r < g->rows; r++)
         for (int c = 0; c < g->cols; c++) {

@@ -168,6 +168,7 @@ static void take_good(struct kv_wire *w, struct kv_call *c, json_t *v)
         kv_app_say(a, KV_STYLE_GOOD, "%s: done", c->kind);
         fetch_list(w, KV_VIEW_SESSIONS);
         break;
+    case KV_FOR_PROGRESS: kv_app_tasks(a, v); break;
     case KV_FOR_EVENTS: break;
     }
 }
@@ -181,7 +182,7 @@ static void take_refusal(struct kv_wire *w, struct kv_call *c, long http, json_t
         kv_wire_take_check(w, c, NULL, why);
         return;
     }
-    if (c->purpose == KV_FOR_HISTORY) return;
+    if (c->purpose == KV_FOR_HISTORY || c->purpose == KV_FOR_PROGRESS || (c->purpose == KV_FOR_LIST && http == 503)) return;
     if (c->purpose == KV_FOR_LIST && http == 404) {
         a->absent[c->view] = true;
         return;
@@ -212,8 +213,9 @@ static void take_answer(struct kv_wire *w, struct kv_call *c, CURLcode rc)
         kv_client_error_text(v, http, why, sizeof why);
         if (rc != CURLE_OK) kv_app_say(a, KV_STYLE_WARN, "cannot reach %s: %s; trying again", w->url, curl_easy_strerror(rc));
         else if (http != 200) kv_app_say(a, KV_STYLE_WARN, "%s", why);
+        if (http == 503) kv_wire_start(w, KV_FOR_PROGRESS, "GET", "/api/v1/progress", NULL, NULL); /* it starts; what it is at is told already */
     } else {
-        bool unasked = c->purpose == KV_FOR_LIST || c->purpose == KV_FOR_HISTORY;
+        bool unasked = c->purpose == KV_FOR_LIST || c->purpose == KV_FOR_HISTORY || c->purpose == KV_FOR_PROGRESS;
         if (!unasked) a->pending[0] = 0;
         if (rc != CURLE_OK && unasked) { } /* the event stream says what is wrong */
         else if (rc != CURLE_OK) kv_app_say(a, KV_STYLE_BAD, "no answer: %s%s", curl_easy_strerror(rc), c->purpose == KV_FOR_VERB || c->purpose == KV_FOR_ACTIVATE ? "; look before you repeat it" : "");

@@ -5,7 +5,7 @@
 
 static const struct kv_table holders = {"holders", "", "holders", "request",
                                         {{"holds", "request", 14, KV_CELL_TEXT}, {"for", "what", 12, KV_CELL_TEXT}, {"age s", "seconds", 8, KV_CELL_FLOAT}, {"bytes", "backend_bytes", 10, KV_CELL_BYTES},
-                                         {"staging", "staging_bytes", 10, KV_CELL_BYTES}, {"slots", "queue_slots", 5, KV_CELL_INT}, {"sharers", "sharers", 0, KV_CELL_INT}}};
+                                         {"staging", "staging_bytes", 10, KV_CELL_BYTES}, {"slots", "queue_slots", 5, KV_CELL_INT}, {"sharers", "sharers", 7, KV_CELL_INT}}};
 static const struct kv_table waiters = {"waiters", "", "waiters", "request",
                                         {{"waits", "request", 14, KV_CELL_TEXT}, {"for", "what", 12, KV_CELL_TEXT}, {"age s", "seconds", 8, KV_CELL_FLOAT}, {"lacks", "lacks", 0, KV_CELL_TEXT}}};
 
@@ -33,6 +33,10 @@ void kv_draw_credits(const struct kv_app *a, struct kv_grid *g)
     const json_t *credits = a->list[KV_VIEW_CREDITS], *paused = json_object_get(a->list[KV_VIEW_PAUSED], "interruptions");
     if (a->absent[KV_VIEW_CREDITS]) {
         kv_grid_text(g, 2, 1, 0, KV_STYLE_DIM, false, "this kvasird does not serve it");
+        return;
+    }
+    if (!credits) {
+        kv_grid_text(g, 2, 1, 0, KV_STYLE_DIM, false, kv_app_stale(a) ? "no answer yet" : "loading");
         return;
     }
     int row = draw_rows(g, 1, kv_table_find("credits"), json_object_get(credits, "credits"), SOME);

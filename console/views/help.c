@@ -1,34 +1,47 @@
-/* help.c — the keys, and every verb that has one, from the one list of verbs. */
-#include "console/views/views.h"
+/* help.c — the keys, and every verb, from the one list of verbs. */
+#include "console/app.h"
+
+#include <stdio.h>
 
 static const char *const keys[][2] = {
-    {"1-9 0, Tab", "views: rollout receipts failures policies sessions tiers pipelines rollouts audit credits paused"},
-    {"j k, arrows", "move; PgUp PgDn Home End; o loads older receipts"},
+    {"1 2 3 4 5", "rollout, receipts, failures, policies, sessions"},
+    {"6 7 8 9 0", "tiers, pipelines, rollouts, audit (operators' writes), credits"},
+    {"Tab", "the next view; after credits come paused sessions and progress"},
+    {"j k, arrows", "move; PgUp PgDn Home End; o loads older rows"},
     {"Enter, Esc", "open a row, then what it rests on; back"},
     {"/ n N", "filter a list, find on a page; next and previous match; Esc clears"},
     {"s S", "sort by the next column; turn the order round"},
     {"space y", "mark rows; copy the id, or the marked ones"},
-    {"e", "on a policy: edit in $EDITOR, checked and compared with ACTIVE before y activates"},
-    {":", "a view, a verb, edit KIND, compare PROMPT, context NAME, quit; Tab completes"},
-    {"", "on a session: pin, unpin or drop what is kept of it"},
+    {"e", "on a policy: edit in $EDITOR; it is checked, replayed and compared with ACTIVE before y activates"},
+    {":", "a view, a verb, or one of the words below; Tab completes, arrows recall"},
+    {":pin :unpin :drop", "on a session: keep what is kept of it, let it go when room is needed, drop it now"},
+    {":edit KIND", "edit the admission, fallback or release policy"},
+    {":compare PROMPT", "the baseline's tokens beside the candidate's"},
+    {":context NAME", "another daemon, by its name in contexts.json"},
     {"Z r q", "freeze the screen; read the list again; quit"},
 };
 
-void kv_draw_help(const struct kv_app *a, struct kv_grid *g)
+static const char *const words[][2] = {
+    {"OFF … FULL", "SHADOW computes beside the baseline and serves nothing, CANARY serves a small share, RAMP a growing one, FULL all that allows it"},
+    {"EXACT_BASELINE", "where a rollback leads: every token is the exact model's"},
+    {"fenced, durable", "no candidate token leaves any more; the order to go back is on disk"},
+    {"NO_DATA", "a gate has fewer samples than it needs; nothing advances on it"},
+    {"INCONCLUSIVE", "its bound is not clear of the limit yet"},
+    {"omitted mass", "the share of attention that approximate selection left out"},
+    {"epoch", "counts changes of what is served; every receipt names its own"},
+};
+
+void kv_help_lines(struct kv_lines *l)
 {
-    int row = 2;
-    (void)a;
-    kv_grid_text(g, 1, 1, 0, KV_STYLE_BOLD, false, "Keys");
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        kv_grid_text(g, row, 3, 12, KV_STYLE_ACCENT, true, keys[i][0]);
-        kv_grid_text(g, row++, 16, 0, KV_STYLE_NORMAL, false, keys[i][1]);
-    }
-    kv_grid_text(g, row++, 1, 0, KV_STYLE_BOLD, false, "Verbs");
+    kv_lines_add(l, 0, NULL, KV_STYLE_BOLD, "Keys");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) kv_lines_add(l, 1, keys[i][0], KV_STYLE_NORMAL, keys[i][1]);
+    kv_lines_add(l, 0, NULL, KV_STYLE_BOLD, "Verbs on the rollout; those without a key after :");
     for (int i = 0; i < KV_N_VERBS; i++) {
         const struct kv_verb *v = &kv_verbs[i];
-        if (!v->key) continue;
-        kv_grid_printf(g, row, 3, 0, v->danger == KV_VERB_DANGER ? KV_STYLE_BAD : KV_STYLE_ACCENT, "%c", v->key);
-        kv_grid_text(g, row, 6, 9, KV_STYLE_NORMAL, true, v->name);
-        kv_grid_text(g, row++, 16, 0, KV_STYLE_NORMAL, false, v->help);
+        char key[24];
+        snprintf(key, sizeof key, "%c  %s", v->key ? v->key : ' ', v->name);
+        kv_lines_add(l, 1, key, v->danger == KV_VERB_DANGER ? KV_STYLE_BAD : KV_STYLE_NORMAL, v->help);
     }
+    kv_lines_add(l, 0, NULL, KV_STYLE_BOLD, "Words");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) kv_lines_add(l, 1, words[i][0], KV_STYLE_NORMAL, words[i][1]);
 }

@@ -4,16 +4,39 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Columns a column gets from c on; 0: the screen has no room for it. */
+static int width_at(const struct kv_grid *g, const struct kv_column *col, int c)
+{
+    int left = g->cols - 1 - c;
+    if (g->cols < col->from_cols || left < (int)strlen(col->title)) return 0;
+    return col->width && col->width < left ? col->width : left;
+}
+
+/* Numbers stand at the right, so that their sizes show; the first column is a name, whatever it is made of. */
+static bool at_right(const struct kv_table *t, const struct kv_column *col)
+{
+    bool number = col->kind == KV_CELL_INT || col->kind == KV_CELL_FLOAT || col->kind == KV_CELL_PERCENT || col->kind == KV_CELL_BYTES || col->kind == KV_CELL_AMOUNT;
+    return number && col->width && col != t->column;
+}
+
+static void draw_cell(struct kv_grid *g, int row, int c, int width, bool right, enum kv_style style, bool pad, const char *text)
+{
+    int length = 0;
+    for (const char *s = text; *s; s++) length += ((unsigned char)*s & 0xc0) != 0x80;
+    int skip = right && length < width ? width - length : 0;
+    if (pad) kv_grid_text(g, row, c, width, style, true, "");
+    kv_grid_text(g, row, c + skip, width - skip, style, false, text);
+}
+
 void kv_draw_cells(struct kv_grid *g, int row, const struct kv_table *t, const json_t *data, enum kv_style style)
 {
     int c = 1;
-    for (const struct kv_column *col = t->column; col->title && c < g->cols - 1; col++) {
+    for (const struct kv_column *col = t->column; col->title; col++) {
         char text[512];
-        if (g->cols < col->from_cols) continue;
+        int width = width_at(g, col, c);
+        if (!width) continue;
         kv_cell_text(data, col, g->ascii, text, sizeof text);
-        int left = g->cols - 1 - c, width = col->width && col->width < left ? col->width : left;
-        enum kv_style s = style == KV_STYLE_NORMAL ? kv_word_style(text) : style;
-        kv_grid_text(g, row, c, width, s, style == KV_STYLE_SELECTED, text);
+        draw_cell(g, row, c, width, at_right(t, col), style == KV_STYLE_NORMAL ? kv_word_style(text) : style, style == KV_STYLE_SELECTED, text);
         c += width + 1;
         if (style == KV_STYLE_SELECTED && c <= g->cols) kv_grid_text(g, row, c - 1, 1, style, true, " ");
     }
@@ -22,13 +45,14 @@ void kv_draw_cells(struct kv_grid *g, int row, const struct kv_table *t, const j
 void kv_draw_header(struct kv_grid *g, int row, const struct kv_table *t, int sort, bool descending)
 {
     int c = 1, i = 1;
-    for (const struct kv_column *col = t->column; col->title && c < g->cols - 1; col++, i++) {
+    for (const struct kv_column *col = t->column; col->title; col++, i++) {
         char title[40];
-        if (g->cols < col->from_cols) continue;
+        int width = width_at(g, col, c);
+        if (!width) continue;
         bool here = sort == i;
         snprintf(title, sizeof title, "%s%s", here ? descending ? "▼" : "▲" : "", col->title);
-        kv_grid_text(g, row, c, col->width, here ? KV_STYLE_ACCENT : KV_STYLE_BOLD, false, title);
-        c += (col->width ? col->width : g->cols) + 1;
+        draw_cell(g, row, c, width, at_right(t, col), here ? KV_STYLE_ACCENT : KV_STYLE_BOLD, false, title);
+        c += width + 1;
     }
 }
 
@@ -37,7 +61,16 @@ static const char *emptiness(const struct kv_app *a)
     if (a->absent[a->view]) return "this kvasird does not serve it";
     if (!a->list[a->view]) return kv_app_stale(a) ? "no answer yet" : "loading";
     if (a->filter[a->view][0]) return "nothing passes the filter; / changes it, Esc clears it";
-    return a->view == KV_VIEW_FAILURES ? "no failure: that is the good case" : "nothing here yet";
+    switch (a->view) {
+    case KV_VIEW_FAILURES: return "no failure: that is the good case";
+    case KV_VIEW_RECEIPTS: return "no receipt yet: each request and each change of the release leaves some";
+    case KV_VIEW_SESSIONS: return "no session yet: requests that name one (kvasir.session) show here with their arm";
+    case KV_VIEW_ROLLOUTS: return "no rollout yet: kvasir rollout apply -f FILE.json starts one at OFF";
+    case KV_VIEW_AUDIT: return "nobody has changed anything yet";
+    case KV_VIEW_PAUSED: return "no session waits for somebody outside";
+    case KV_VIEW_PROGRESS: return "nothing takes a while now";
+    default: return "nothing here yet";
+    }
 }
 
 void kv_draw_list(const struct kv_app *a, struct kv_grid *g)

@@ -23,37 +23,60 @@ static int draw_track(const struct kv_app *a, struct kv_grid *g, int row)
     return row + 1;
 }
 
+/* A gate's figure in its own unit, short: "1.1 %", "1.02 x", "863 us". */
+static void figure(double v, const char *unit, char *out, size_t cap)
+{
+    bool share = !strcmp(unit, "share"), counted = !*unit || !strcmp(unit, "count") || !strcmp(unit, "relative");
+    if (!isfinite(v)) snprintf(out, cap, "–");
+    else if (share) snprintf(out, cap, "%.4g %%", 100 * v);
+    else if (!strcmp(unit, "ratio")) snprintf(out, cap, "%.3g x", v);
+    else if (!strcmp(unit, "us") && v >= 10000) snprintf(out, cap, "%.4g ms", v / 1000);
+    else if (!strcmp(unit, "us")) snprintf(out, cap, "%.3g us", v);
+    else snprintf(out, cap, counted || strlen(unit) > 2 ? "%.4g" : "%.4g %s", v, unit);
+}
+
+static void draw_gate(struct kv_grid *g, int row, const json_t *gate)
+{
+    char value[24], upper[24], limit[24];
+    const char *verdict = kv_field_text(gate, "verdict"), *unit = kv_field_text(gate, "unit"), *compare = kv_field_text(gate, "comparison");
+    bool judged = !json_is_false(json_object_get(gate, "judged"));
+    enum kv_style style = judged ? kv_word_style(verdict) : KV_STYLE_DIM;
+    kv_grid_text(g, row, 1, 20, KV_STYLE_NORMAL, true, kv_field_text(gate, "name"));
+    kv_grid_text(g, row, 22, 2, style, true, judged ? kv_verdict_glyph(verdict) : "·");
+    kv_grid_text(g, row, 24, 13, style, true, judged ? verdict : "not here");
+    if (g->cols < 76) return;
+    figure(kv_field_number(gate, "value"), unit, value, sizeof value);
+    figure(kv_field_number(gate, "upper"), unit, upper, sizeof upper);
+    figure(kv_field_number(gate, "threshold"), unit, limit, sizeof limit);
+    kv_grid_printf(g, row, 37, 9, KV_STYLE_NORMAL, isfinite(kv_field_number(gate, "value")) ? "%9s" : "%11s", value);
+    kv_grid_printf(g, row, 47, 9, KV_STYLE_DIM, isfinite(kv_field_number(gate, "upper")) ? "%9s" : "%11s", upper);
+    kv_grid_printf(g, row, 57, 11, KV_STYLE_NORMAL, "%s %s", !strcmp(compare, ">=") ? "≥" : !strcmp(compare, "<=") || !*compare ? "≤" : compare, limit);
+    kv_grid_printf(g, row, 68, 0, KV_STYLE_DIM, "%.0f/%.0f", kv_field_number(gate, "n"), kv_field_number(gate, "min_n"));
+}
+
 static int draw_gates(const struct kv_app *a, struct kv_grid *g, int row, int last)
 {
     size_t i;
     json_t *gate;
-    int wide = g->cols >= 76;
+    const json_t *gates = json_object_get(a->rollout, "gates");
     kv_grid_text(g, row, 1, 0, KV_STYLE_BOLD, false, "gate                 verdict");
-    if (wide) kv_grid_text(g, row, 36, 0, KV_STYLE_BOLD, false, "    value      bound  limit       n/min");
+    if (g->cols >= 76) kv_grid_text(g, row, 37, 0, KV_STYLE_BOLD, false, "    value     bound limit      samples/min");
     row++;
-    json_array_foreach(json_object_get(a->rollout, "gates"), i, gate) {
-        if (row > last) break;
-        const char *verdict = kv_field_text(gate, "verdict");
-        kv_grid_text(g, row, 1, 20, KV_STYLE_NORMAL, true, kv_field_text(gate, "name"));
-        kv_grid_text(g, row, 22, 2, kv_word_style(verdict), true, kv_verdict_glyph(verdict));
-        kv_grid_text(g, row, 24, 12, kv_word_style(verdict), true, verdict);
-        if (wide) {
-            double value = kv_field_number(gate, "value"), upper = kv_field_number(gate, "upper");
-            const char *compare = kv_field_text(gate, "comparison");
-            kv_grid_printf(g, row, 36, 10, KV_STYLE_NORMAL, isfinite(value) ? "%9.4g" : "        –", value);
-            kv_grid_printf(g, row, 46, 11, KV_STYLE_DIM, isfinite(upper) ? "%10.4g" : "         –", upper);
-            kv_grid_printf(g, row, 58, 11, KV_STYLE_NORMAL, "%s %.4g", *compare ? compare : "<=", kv_field_number(gate, "threshold"));
-            kv_grid_printf(g, row, 70, 0, KV_STYLE_DIM, "%.0f/%.0f", kv_field_number(gate, "n"), kv_field_number(gate, "min_n"));
+    json_array_foreach(gates, i, gate) {
+        if (row == last && i + 1 < json_array_size(gates)) { /* the last row says how many do not show */
+            kv_grid_printf(g, row++, 1, 0, KV_STYLE_DIM, "and %zu more; Enter shows all", json_array_size(gates) - i);
+            break;
         }
-        row++;
+        if (row > last) break;
+        draw_gate(g, row++, gate);
     }
-    if (!json_array_size(json_object_get(a->rollout, "gates"))) kv_grid_text(g, row++, 1, 0, KV_STYLE_DIM, false, "no gate has been evaluated yet");
+    if (!json_array_size(gates)) kv_grid_text(g, row++, 1, 0, KV_STYLE_DIM, false, "no gate has been evaluated yet");
     return row;
 }
 
-static void draw_line(struct kv_grid *g, int row, const char *name, const struct kv_series *s, const char *unit)
+static void draw_line(struct kv_grid *g, int row, const char *name, const struct kv_series *s, double scale, const char *unit)
 {
-    double v = s->n ? s->v[s->n - 1] : NAN;
+    double v = s->n ? s->v[s->n - 1] * scale : NAN;
     kv_grid_text(g, row, 1, 0, KV_STYLE_NORMAL, false, name);
     if (isfinite(v)) kv_grid_printf(g, row, 17, 0, KV_STYLE_BOLD, "%10.4g %s", v, unit);
     else kv_grid_printf(g, row, 17, 0, KV_STYLE_DIM, "         – %s", unit);
@@ -74,9 +97,23 @@ static void draw_cohort(const struct kv_app *a, struct kv_grid *g, int row)
         if (json_array_size(list)) c += kv_grid_printf(g, row, c, 0, KV_STYLE_NORMAL, " %s", names[k]), said++;
         json_array_foreach(list, i, v) c += kv_grid_printf(g, row, c, 0, KV_STYLE_BOLD, " %s", json_string_value(v) ? json_string_value(v) : "");
     }
-    if (!said) c += kv_grid_text(g, row, c, 0, KV_STYLE_NORMAL, false, " everybody who allows it");
+    bool exact = !strcmp(kv_field_text(a->rollout, "contract"), "exact");
+    if (!said) c += kv_grid_text(g, row, c, 0, KV_STYLE_NORMAL, false, exact ? " everybody" : " everybody who allows approximation");
     double recomputing = kv_field_number(json_object_get(a->status, "live"), "recomputing");
     if (recomputing > 0) kv_grid_printf(g, row, c + 2, 0, KV_STYLE_WARN, "%.0f sequences recompute exactly", recomputing);
+}
+
+static void draw_transition(struct kv_grid *g, int row, const json_t *t)
+{
+    static const struct kv_column at = {"at", "at", 8, KV_CELL_TIME, 0};
+    const char *to = kv_field_text(t, "to"), *reason = kv_field_text(t, "reason");
+    char time[32];
+    kv_cell_text(t, &at, g->ascii, time, sizeof time);
+    int c = 1 + kv_grid_printf(g, row, 1, 0, KV_STYLE_NORMAL, "%s %s → ", time, kv_field_text(t, "from"));
+    c += kv_grid_text(g, row, c, 0, kv_word_style(to), false, to);
+    if (strcmp(reason, "OK")) c += kv_grid_printf(g, row, c, 0, KV_STYLE_BAD, "  %s", reason);
+    c += kv_grid_printf(g, row, c, 0, KV_STYLE_DIM, "  receipt %.0f", kv_field_number(t, "receipt"));
+    kv_grid_printf(g, row, c, 0, KV_STYLE_NORMAL, "  %s", kv_field_text(t, "detail"));
 }
 
 static int draw_rows(const struct kv_app *a, struct kv_grid *g, enum kv_view v, int row, int last, size_t most)
@@ -84,7 +121,7 @@ static int draw_rows(const struct kv_app *a, struct kv_grid *g, enum kv_view v, 
     static const json_t *rows[KV_ROWS_KEPT];
     size_t n = kv_app_rows(a, v, rows, KV_ROWS_KEPT);
     if (!n || row + 1 > last) return row;
-    kv_grid_printf(g, row++, 1, 0, KV_STYLE_BOLD, "%s", kv_view_name(v));
+    kv_grid_printf(g, row++, 1, 0, KV_STYLE_BOLD, "latest %s", kv_view_name(v));
     for (size_t i = 0; i < n && i < most && row <= last; i++) kv_draw_cells(g, row++, kv_view_table(v), rows[i], KV_STYLE_NORMAL);
     return row;
 }
@@ -92,9 +129,17 @@ static int draw_rows(const struct kv_app *a, struct kv_grid *g, enum kv_view v, 
 void kv_draw_rollout(const struct kv_app *a, struct kv_grid *g)
 {
     int row = 1, last = g->rows - 2;
-    if (!a->rollout) {
+    if (!a->status) { /* nothing is known, so nothing is said about the release */
+        kv_grid_printf(g, 2, 1, 0, KV_STYLE_NORMAL, "Waiting for %s.", *a->url ? a->url : "the server");
+        kv_grid_text(g, 3, 1, 0, KV_STYLE_DIM, false, "It tries again by itself. :context NAME goes to another daemon; q quits.");
+        return;
+    }
+    if (!a->rollout && !a->list[KV_VIEW_ROLLOUTS]) {
+        kv_grid_text(g, 2, 1, 0, KV_STYLE_DIM, false, "loading");
+        row = 4;
+    } else if (!a->rollout) {
         kv_grid_text(g, 2, 1, 0, KV_STYLE_NORMAL, false, "No rollout yet: all traffic is served by the exact baseline.");
-        kv_grid_text(g, 3, 1, 0, KV_STYLE_DIM, false, "Start one with: kvasir rollout create -f FILE.json");
+        kv_grid_text(g, 3, 1, 0, KV_STYLE_DIM, false, "Start one with: kvasir rollout apply -f FILE.json (kvasir pipelines lists what can be tried)");
         row = 5;
     } else {
         kv_grid_printf(g, row++, 1, 0, KV_STYLE_BOLD, "%s  %s  pipeline %s  contract %s%s", kv_field_text(a->rollout, "id"), kv_field_text(a->rollout, "name"),
@@ -103,14 +148,14 @@ void kv_draw_rollout(const struct kv_app *a, struct kv_grid *g)
         draw_cohort(a, g, row++);
         row = draw_gates(a, g, row + (g->rows >= 24), last - 5) + 1;
     }
-    if (row <= last) draw_line(g, row++, "throughput", &a->tokens_per_s, "tokens/s");
-    if (row <= last) draw_line(g, row++, "per token p50", &a->p50, "ms");
-    if (row <= last) draw_line(g, row++, "per token p99", &a->p99, "ms");
-    if (row <= last) draw_line(g, row++, "omitted mass", &a->mass, "share");
+    if (row <= last) draw_line(g, row++, "throughput", &a->tokens_per_s, 1, "tokens/s");
+    if (row <= last) draw_line(g, row++, "per token p50", &a->p50, 1, "ms");
+    if (row <= last) draw_line(g, row++, "per token p99", &a->p99, 1, "ms");
+    if (row <= last) draw_line(g, row++, "omitted mass", &a->mass, 100, "%");
     row++;
     const json_t *transition = json_object_get(a->rollout, "transitions");
     for (size_t n = json_array_size(transition), i = 0; i < n && i < 3 && row <= last; i++)
-        kv_draw_cells(g, row++, kv_table_find("transitions"), json_array_get(transition, n - 1 - i), KV_STYLE_NORMAL);
+        draw_transition(g, row++, json_array_get(transition, n - 1 - i));
     row = draw_rows(a, g, KV_VIEW_FAILURES, row, last, 2);
     draw_rows(a, g, KV_VIEW_RECEIPTS, row, last, KV_ROWS_KEPT);
 }

@@ -16,7 +16,6 @@ void kv_draw_list(const struct kv_app *a, struct kv_grid *g);
 void kv_draw_page(const struct kv_app *a, struct kv_grid *g);
 void kv_draw_header(struct kv_grid *g, int row, const struct kv_table *t, int sort, bool descending); /* sort: as in kv_app */
 void kv_draw_credits(const struct kv_app *a, struct kv_grid *g);
-void kv_draw_help(const struct kv_app *a, struct kv_grid *g);
 void kv_draw_progress(const struct kv_app *a, struct kv_grid *g); /* above the last row: what has taken over a second */
 
 #endif
