@@ -20,7 +20,7 @@ static void print_words(const char *name, const char *usage)
 {
     const char *p = strchr(usage, '{'), *end = p ? strchr(p, '}') : NULL;
     if (!strcmp(name, "rollout")) {
-        fputs("apply", stdout); /* the command's own; the rest are verbs */
+        fputs("apply gates samples drill", stdout); /* the command's own; the rest are verbs */
         for (int i = 0; i < KV_N_VERBS; i++)
             if (!strcmp(kv_verbs[i].group, name)) printf(" %s", kv_verbs[i].name);
         return;

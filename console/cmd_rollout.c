@@ -1,5 +1,6 @@
 /* cmd_rollout.c — `kvasir rollout VERB …`: every verb of controller/verbs.def over HTTP. */
 #include "console/client.h"
+#include "console/rollout_evidence.h"
 #include "console/tables.h"
 #include "console/verbs.h"
 
@@ -17,6 +18,8 @@ static int usage(void)
     fprintf(stderr, "usage: kvasir rollout VERB [ID] [--reason TEXT]\n");
     for (int i = 0; i < KV_N_VERBS; i++)
         if (!strcmp(kv_verbs[i].group, "rollout")) fprintf(stderr, "  %-9s %s\n", kv_verbs[i].name, kv_verbs[i].help);
+    fprintf(stderr, "  %-9s %s\n  %-9s %s\n  %-9s %s\n", "gates", "its gates; --dry-run FILE judges other ones by its samples, without effect", "samples", "what its gates were judged by, as JSON lines", "drill",
+            "run a drill of its candidate, or list them");
     fprintf(stderr, "create takes -f FILE.json; apply -f FILE.json shows what differs from the live\n"
                     "rollout and creates it unless nothing does (--dry-run only shows); freeze and unfreeze need no ID;\n"
                     "ramp takes the fraction in percent; ID is the live rollout when left out\n");
@@ -235,6 +238,7 @@ static int freeze(const struct kv_cli *cli, int frozen, const struct options *o)
 int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
 {
     if (argc < 2) return usage();
+    if (kv_rollout_is_evidence(argv[1])) return kv_rollout_evidence(argc, argv, cli);
     struct options o = {0};
     int is_ramp = !strcmp(argv[1], "ramp");
     for (int i = 2; i < argc; i++) {

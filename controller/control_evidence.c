@@ -95,6 +95,7 @@ enum kv_status kv_control_dry_run(struct kv_control *c, uint64_t rollout, struct
     const struct entry *e = rollout ? kv_control_entry(c, rollout) : c->live ? c->live : c->n_rollouts ? c->rollout[c->n_rollouts - 1] : NULL;
     enum kv_contract contract = e ? e->r.manifest.contract : KV_EXACT;
     out->rollout = e ? e->r.id : 0;
+    out->stage = e ? e->r.stage : KV_STAGE_OFF;
     pthread_mutex_unlock(&c->state);
     if (!e) return kv_fail(err, KV_NOT_FOUND, "rollout", "there is no such rollout");
     enum kv_status st = kv_gates_complete(contract, specs, &n_specs, err);
@@ -111,7 +112,7 @@ enum kv_status kv_control_dry_run(struct kv_control *c, uint64_t rollout, struct
     for (first = n; first && r[first - 1].epoch == r[n - 1].epoch;) first--; /* the last step alone, as the gates themselves */
     out->samples = n - first;
     out->complete = first > 0 || written <= n;
-    out->stage = n ? (enum kv_stage)r[n - 1].stage : KV_STAGE_OFF;
+    if (n) out->stage = (enum kv_stage)r[n - 1].stage;
     for (size_t i = first; i < n; i++) replay(g, &r[i]);
     out->n_gates = kv_gates_evaluate(g, out->stage, out->gates);
     out->verdict = kv_gates_decide(out->gates, out->n_gates, &out->which);

@@ -312,6 +312,31 @@ START_TEST(a_slow_candidate_fails)
 }
 END_TEST
 
+START_TEST(a_drill_is_worth_something_for_a_while)
+{
+    struct kv_gate_spec s[1] = {{.metric = "drill_rollback", .threshold = 600, .min_n = 1}};
+    struct kv_gates *g;
+    struct kv_gate_result r[KV_MAX_GATES];
+    const int64_t hour = INT64_C(3600) * 1000000;
+    ck_assert_int_eq(kv_gates_create(s, 1, 1, &g), KV_OK);
+    kv_gates_now(g, 10 * hour);
+    kv_gates_evaluate(g, KV_STAGE_SHADOW, r);
+    ck_assert_int_eq(r[0].verdict, KV_NO_DATA);
+    kv_gates_drill(g, 0, 10 * hour - 1000000, 30, 0); /* rollback is the first of drills.def */
+    kv_gates_reset(g, &(struct kv_engine_stats){0});
+    kv_gates_evaluate(g, KV_STAGE_CANARY, r);
+    ck_assert_int_eq(r[0].verdict, KV_PASS); /* a step more does not forget it */
+    ck_assert(r[0].value == 1 && r[0].n == 30);
+    kv_gates_now(g, 11 * hour);
+    kv_gates_evaluate(g, KV_STAGE_CANARY, r);
+    ck_assert_int_eq(r[0].verdict, KV_INCONCLUSIVE);
+    kv_gates_drill(g, 0, 11 * hour, 30, 1);
+    kv_gates_evaluate(g, KV_STAGE_CANARY, r);
+    ck_assert_int_eq(r[0].verdict, KV_FAILED);
+    kv_gates_destroy(g);
+}
+END_TEST
+
 START_TEST(a_window_pair_never_uses_one_token_twice)
 {
     struct kv_switchback s;
@@ -344,6 +369,7 @@ Suite *suite_gates(void)
     tcase_add_test(t, what_is_no_number_counts_as_the_worst);
     tcase_add_test(t, a_late_change_is_seen);
     tcase_add_test(t, held_out_quality_is_a_gate_when_asked_for);
+    tcase_add_test(t, a_drill_is_worth_something_for_a_while);
     tcase_add_test(t, a_window_pair_never_uses_one_token_twice);
     suite_add_tcase(s, t);
     t = tcase_create("error rates");

@@ -347,7 +347,7 @@ END_TEST
 START_TEST(an_older_database_is_migrated)
 {
     prepare(3);
-    sql("DROP TABLE pauses; DROP TABLE settings; DROP TABLE policy_states; DROP TABLE decision_inputs; DROP TABLE tokens; DROP TABLE request_roots; DROP TABLE seals;"
+    sql("DROP TABLE drills; DROP TABLE pauses; DROP TABLE settings; DROP TABLE policy_states; DROP TABLE decision_inputs; DROP TABLE tokens; DROP TABLE request_roots; DROP TABLE seals;"
         "ALTER TABLE rollouts DROP COLUMN author; ALTER TABLE rollouts DROP COLUMN approver; PRAGMA user_version = 1");
     struct kv_store *s = open_store();
     int64_t value;
