@@ -20,7 +20,7 @@ WARN     := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing
 WERROR   := $(if $(CI),-Werror,)
 OPT      ?= -O2
 SAN      ?=
-CFLAGS   := -std=c17 -D_GNU_SOURCE $(OPT) -g -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread $(WARN) $(WERROR) $(SAN)
+CFLAGS    = -std=c17 -D_GNU_SOURCE $(OPT) -g -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread $(WARN) $(WERROR) $(SAN)
 CPPFLAGS := -I. -I$(B)/gen
 PKG_CF    = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LD    = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm
