@@ -70,20 +70,23 @@ enum kv_status kv_chain_make_room(struct kv_directory *d, const struct kv_chain 
     return s == KV_LAST_REPLICA ? shed(d, chain, tier) : s;
 }
 
-enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t block, const struct kv_cache *c, struct kv_cache_generation generation,
-                             enum kv_tier_id tier, double recompute_us)
+enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t first, int32_t n, const struct kv_cache *c,
+                             struct kv_cache_generation generation, enum kv_tier_id tier, double recompute_us)
 {
-    int32_t n = 0;
-    struct kv_chunk_identity *id = malloc((size_t)c->n_layers * sizeof *id);
-    const void **payload = malloc((size_t)c->n_layers * sizeof *payload);
+    int32_t missing = 0;
+    size_t chunks = (size_t)n * (size_t)c->n_layers;
+    if (n < 1 || chunks > KV_PUBLISH_MAX) return KV_BAD_ARGUMENT;
+    struct kv_chunk_identity *id = malloc(chunks * sizeof *id);
+    const void **payload = malloc(chunks * sizeof *payload);
     enum kv_status s = id && payload ? KV_OK : KV_OUT_OF_MEMORY;
-    for (int32_t l = 0; s == KV_OK && l < c->n_layers; l++) {
-        id[n] = kv_chain_chunk(chain, l, block);
-        payload[n] = c->slab[(size_t)l * (size_t)c->max_blocks + (size_t)block];
-        n += kv_directory_slowest(d, &id[n]) < (int)tier;
-    }
-    if (s == KV_OK && n)
-        while ((s = kv_directory_publish_group(d, n, id, generation, tier, payload, c->slab_bytes, recompute_us)) == KV_CAPACITY) {
+    for (int32_t b = first; s == KV_OK && b < first + n; b++)
+        for (int32_t l = 0; l < c->n_layers; l++) {
+            id[missing] = kv_chain_chunk(chain, l, b);
+            payload[missing] = c->slab[(size_t)l * (size_t)c->max_blocks + (size_t)b];
+            missing += kv_directory_slowest(d, &id[missing]) < (int)tier;
+        }
+    if (s == KV_OK && missing)
+        while ((s = kv_directory_publish_group(d, missing, id, generation, tier, payload, c->slab_bytes, recompute_us)) == KV_CAPACITY) {
             enum kv_status room = kv_chain_make_room(d, chain, tier);
             if (room != KV_OK) {
                 s = room;
@@ -127,6 +130,70 @@ enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chai
     return s;
 }
 
+struct layer_group { /* of blocks that one tier reads together */
+    struct kv_chunk_identity *id;
+    struct kv_lease *lease;
+    struct kv_block *block;
+    void **dst;
+    enum kv_status *status;
+};
+
+static bool group_create(struct layer_group *g, size_t n)
+{
+    *g = (struct layer_group){malloc(n * sizeof *g->id), malloc(n * sizeof *g->lease), malloc(n * sizeof *g->block), malloc(n * sizeof *g->dst), malloc(n * sizeof *g->status)};
+    return g->id && g->lease && g->block && g->dst && g->status;
+}
+
+static void group_free(struct layer_group *g)
+{
+    free(g->id);
+    free(g->lease);
+    free(g->block);
+    free(g->dst);
+    free(g->status);
+}
+
+/* Leading blocks of [first, end) whose nearest replica lies in `tier`, leased; *t: that tier, NULL when the first is nowhere or its tier reads one by one. */
+static int32_t lease_group(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t first, int32_t end, struct kv_cache *c, struct layer_group *g, struct kv_tier **t)
+{
+    int tier = -1;
+    int32_t n = 0;
+    *t = NULL;
+    for (; first + n < end; n++) {
+        g->id[n] = kv_chain_chunk(chain, layer, first + n);
+        int nearest = kv_directory_nearest(d, &g->id[n]);
+        if (n == 0 && nearest >= 0) *t = kv_directory_tier(d, (enum kv_tier_id)(tier = nearest));
+        if (nearest < 0 || nearest != tier || !(*t)->read_group || kv_directory_lookup(d, &g->id[n], (enum kv_tier_id)tier, &g->lease[n]) != KV_ANSWER_READY) break;
+        g->block[n] = g->lease[n].block;
+        g->dst[n] = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)(first + n)];
+    }
+    if (n == 0) *t = NULL;
+    return n;
+}
+
+enum kv_status kv_chain_read_layer(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t first, int32_t end, struct kv_cache *c, int32_t *whole)
+{
+    struct layer_group g = {0};
+    bool alone = (chain->faults && chain->faults->mask) || !group_create(&g, (size_t)(end - first) + 1);
+    enum kv_status s = KV_OK;
+    *whole = first;
+    while (s == KV_OK && *whole < end) {
+        struct kv_tier *t = NULL;
+        enum kv_tier_id from;
+        int32_t n = alone ? 0 : lease_group(d, chain, layer, *whole, end, c, &g, &t);
+        if (t) t->read_group(t->ctx, n, g.block, g.id, g.dst, c->slab_bytes, g.status);
+        for (int32_t i = 0; i < n; i++) (void)kv_directory_release(d, &g.lease[i]);
+        int32_t good = 0;
+        while (good < n && g.status[good] == KV_OK) good++;
+        *whole += good;
+        if (good == n && n > 0) continue;
+        /* Alone, or the one that failed: what is damaged is let go of, and another tier may have it. */
+        if (*whole < end && (s = kv_chain_read(d, chain, layer, *whole, c, &from)) == KV_OK) ++*whole;
+    }
+    group_free(&g);
+    return s;
+}
+
 /* ---------------------------------------------------------------- whole caches */
 
 enum kv_status kv_snapshot_save(struct kv_directory *d, const struct kv_chunk_identity *base, const int32_t *tokens, const struct kv_cache *c,
@@ -136,7 +203,7 @@ enum kv_status kv_snapshot_save(struct kv_directory *d, const struct kv_chunk_id
     enum kv_status s = kv_chain_create(base, tokens, c->n_sealed * KV_BLOCK_ROWS, c->n_layers, c->n_kv_heads, &chain);
     *blocks = 0;
     for (int32_t b = 0; b < c->n_sealed && s == KV_OK; b++) {
-        s = kv_chain_save(d, &chain, b, c, generation, tier, recompute_us);
+        s = kv_chain_save(d, &chain, b, 1, c, generation, tier, recompute_us);
         if (s == KV_OK) *blocks = b + 1;
     }
     kv_chain_free(&chain);

@@ -22,15 +22,17 @@ struct kv_chunk_identity kv_chain_chunk(const struct kv_chain *c, int32_t layer,
 
 /* Leading blocks that some tier holds in every layer. Nothing is read. */
 int32_t kv_chain_held(const struct kv_directory *d, const struct kv_chain *c);
-/* The layers of a block that neither `tier` nor a slower one holds, published there as one group. Room is made by the directory's policy: replicas with
+/* The layers of blocks [first, first + n) that neither `tier` nor a slower one holds, published there as one group, all or none. Room is made by the directory's policy: replicas with
  * another copy are dropped, the last ones move to a slower tier, and where there is none whole blocks of other chains are let go of. The status says why
- * the block is not there (CAPACITY, NO_SPACE, IO_ERROR, …). */
-enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t block, const struct kv_cache *c, struct kv_cache_generation generation,
+ * the blocks are not there (CAPACITY, NO_SPACE, IO_ERROR, …; BAD_ARGUMENT for more than KV_PUBLISH_MAX chunks). */
+enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t first, int32_t n, const struct kv_cache *c, struct kv_cache_generation generation,
                              enum kv_tier_id tier, double recompute_us);
 /* Makes room in a tier: one victim of the policy leaves it, or moves to a slower tier, or goes with all layers of its block. A chain never makes room for its own end. */
 enum kv_status kv_chain_make_room(struct kv_directory *d, const struct kv_chain *chain, enum kv_tier_id tier);
 /* Reads one slab into the cache, verified, from the nearest tier that has it whole; a replica that cannot be read is let go of. *from: that tier. */
 enum kv_status kv_chain_read(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t block, struct kv_cache *c, enum kv_tier_id *from);
+/* One layer of blocks [first, end), side by side where their tier reads groups. *whole: `end`, or the first block that could not be read; the status says why. */
+enum kv_status kv_chain_read_layer(struct kv_directory *d, const struct kv_chain *chain, int32_t layer, int32_t first, int32_t end, struct kv_cache *c, int32_t *whole);
 /* As used now, the last block first: when room is short a chain goes from its end. */
 void kv_chain_touch(struct kv_directory *d, const struct kv_chain *c);
 

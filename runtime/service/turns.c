@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CHUNKS = 1 << 20, MIN_CHUNKS = 1024, MAX_PAYLOAD = 256 << 20 };
+enum { MAX_CHUNKS = 1 << 20, MIN_CHUNKS = 1024, MAX_PAYLOAD = 256 << 20, READ_WINDOW = 16 << 20, SAVE_WINDOW = 8 << 20 }; /* bytes between two looks at what else waits */
 
 /* ---------------------------------------------------------------- lists, under the lock */
 
@@ -74,21 +74,27 @@ static void look(struct kv_turns *t, struct kv_turn *j)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* At least one; windows are bytes, whatever a block weighs. */
+static int32_t blocks_in(uint64_t window_bytes, uint64_t block_bytes)
+{
+    uint64_t n = window_bytes / block_bytes;
+    return n < 1 ? 1 : n > KV_PUBLISH_MAX ? KV_PUBLISH_MAX : (int32_t)n;
+}
+
 static void read_blocks(struct kv_turns *t, struct kv_turn *j)
 {
     double began = kv_now_us();
-    enum kv_tier_id from;
+    int32_t window = blocks_in(READ_WINDOW, t->config.slab_bytes);
     kv_faults_at_disk(&j->faults);
     j->chain.faults = &j->faults;
     for (int32_t l = 0; l < j->chain.n_layers && j->end > j->first && !atomic_load(&j->cancelled); l++) {
-        for (int32_t b = j->first; b < j->end && !atomic_load(&j->cancelled); b++) {
-            enum kv_status s = kv_chain_read(t->directory, &j->chain, l, b, j->cache, &from);
-            if (s == KV_OK) {
-                j->bytes += t->config.slab_bytes;
-                continue;
-            }
+        for (int32_t b = j->first, whole; b < j->end && !atomic_load(&j->cancelled); b = whole) {
+            int32_t end = j->end - b > window ? b + window : j->end;
+            enum kv_status s = kv_chain_read_layer(t->directory, &j->chain, l, b, end, j->cache, &whole);
+            j->bytes += (uint64_t)(whole - b) * t->config.slab_bytes;
+            if (s == KV_OK) continue;
             j->status = s;
-            j->end = b;
+            j->end = whole;
         }
         atomic_store(&j->ready, j->status == KV_OK ? (uint32_t)l + 1 : KV_ARRIVAL_FAILED);
         kv_futex_wake(&j->ready);
@@ -127,17 +133,27 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
 
 /* ---------------------------------------------------------------- saving: turns thread */
 
-/* One block more. true: the save is over. */
-static bool save_block(struct kv_turns *t, struct kv_turn *j)
+static enum kv_status save_blocks(struct kv_turns *t, struct kv_turn *j, int32_t n)
 {
-    if (j->first < j->end) {
-        double recompute_us = j->us_per_row * KV_BLOCK_ROWS / j->chain.n_layers;
-        kv_faults_at_disk(&j->faults);
-        j->status = kv_chain_save(t->directory, &j->chain, j->first, &j->own, (struct kv_cache_generation){1}, KV_TIER_DISK, recompute_us);
-        kv_faults_at_disk(NULL);
-        if (j->status == KV_OK) j->first++;
-        else j->end = j->first;
-    }
+    double recompute_us = j->us_per_row * KV_BLOCK_ROWS / j->chain.n_layers;
+    kv_faults_at_disk(&j->faults);
+    enum kv_status s = kv_chain_save(t->directory, &j->chain, j->first, n, &j->own, (struct kv_cache_generation){1}, KV_TIER_DISK, recompute_us);
+    kv_faults_at_disk(NULL);
+    return s;
+}
+
+/* One window more: its blocks share a sync. true: the save is over. */
+static bool save_window(struct kv_turns *t, struct kv_turn *j)
+{
+    int32_t n = blocks_in(SAVE_WINDOW, (uint64_t)j->chain.n_layers * t->config.slab_bytes), most = KV_PUBLISH_MAX / j->chain.n_layers;
+    if (n > most) n = most;
+    if (n > j->end - j->first) n = j->end - j->first;
+    if (n == 0) return true;
+    j->status = save_blocks(t, j, n);
+    /* Of what does not go in whole, as much as goes block by block. */
+    if (j->status != KV_OK && n > 1) j->status = save_blocks(t, j, n = 1);
+    if (j->status == KV_OK) j->first += n;
+    else j->end = j->first;
     return j->first == j->end;
 }
 
@@ -219,7 +235,7 @@ static bool work(struct kv_turns *t)
         done(t, j, looks ? KV_TURN_FOUND : KV_TURN_DONE); /* j may be gone from here on */
     } else if ((j = t->saves.head)) {
         pthread_mutex_unlock(&t->lock);
-        bool over = save_block(t, j);
+        bool over = save_window(t, j);
         if (over) finish_save(t, j), publish_stats(t);
         pthread_mutex_lock(&t->lock);
         if (!over) return true;
@@ -273,7 +289,8 @@ static enum kv_status open_tier(struct kv_turns *t, struct kv_error *err)
                                     .max_payload_bytes = MAX_PAYLOAD, .victim = c->victim};
     enum kv_status s = kv_directory_create(&d, &t->directory);
     if (s != KV_OK) return kv_fail(err, s, "tiers.disk", "no memory for the directory of the disk tier");
-    struct kv_disk_config disk = {.path = c->path, .capacity_bytes = c->capacity_bytes, .reserve_bytes = c->reserve_bytes, .io = c->io, .found = found, .found_ctx = t};
+    struct kv_disk_config disk = {.path = c->path, .capacity_bytes = c->capacity_bytes, .reserve_bytes = c->reserve_bytes,
+                                    .threads = c->threads, .io = c->io, .found = found, .found_ctx = t};
     memcpy(disk.key, c->key, sizeof disk.key);
     s = kv_disk_open(&disk, &t->disk, err);
     for (size_t i = 0; s == KV_OK && i < t->n_unwanted; i++) t->disk.release(t->disk.ctx, t->unwanted[i]);
