@@ -67,6 +67,7 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.link_latency_us = c->link_latency_us;
     e.iteration_us = (int32_t)c->iteration_us;
     e.prefill_chunk = (int32_t)c->prefill_chunk;
+    e.index_share = c->index_share;
     e.shadow_fraction = c->shadow_fraction;
     e.shadow_queue = (int32_t)c->shadow_queue;
     e.sink = kv_store_sink(d->app.store);

@@ -22,6 +22,12 @@ static void counter(struct page *p, const char *name, const char *help, uint64_t
     fprintf(p->f, "%s %llu\n", name, (unsigned long long)v);
 }
 
+static void seconds(struct page *p, const char *name, const char *help, uint64_t ns)
+{
+    head(p, name, "counter", help);
+    fprintf(p->f, "%s %.9f\n", name, (double)ns / 1e9);
+}
+
 static void gauge(struct page *p, const char *name, const char *help, double v)
 {
     if (isnan(v)) return; /* not measured yet: absent, not zero */
@@ -48,6 +54,10 @@ static void engine_metrics(struct page *p, const struct kv_engine_stats *e)
     counter(p, "kvasir_allocation_failures_total", "allocations that failed", e->allocation_failures);
     counter(p, "kvasir_full_fallbacks_total", "steps that fell back to a full exact fetch", e->full_fallbacks);
     counter(p, "kvasir_widened_total", "selections widened once", e->widened);
+    counter(p, "kvasir_selections_total", "heads whose rows a selector chose", e->selections);
+    seconds(p, "kvasir_selection_seconds_total", "time in which they were chosen, of all threads", e->selection_ns);
+    seconds(p, "kvasir_index_build_seconds_total", "time of steps in which selectors built their indexes, of all threads", e->index_build_ns);
+    counter(p, "kvasir_index_waits_total", "heads that read all rows because their index was being built", e->index_waits);
     counter(p, "kvasir_shadow_units_total", "shadowed units measured", e->units_sampled);
     counter(p, "kvasir_shadow_units_dropped_total", "shadowed units dropped by the bounded queue", e->units_dropped);
     counter(p, "kvasir_samples_dropped_total", "measurements dropped by the bounded ring", e->samples_dropped);

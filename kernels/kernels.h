@@ -101,6 +101,9 @@ struct kv_kernels {
      * rows [n_pages][2][d]: lo, then hi. */
     void (*page_bounds)(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
                         size_t out_stride);
+    /* label[i] = the c with the least square[c] - 2 x_i · c, ties to the lower, 0 where none compares; x: n rows at x_stride. centroids:
+     * [width][k rounded up to 16], channel-major. Each product is one chain of fused steps in ascending channels. */
+    void (*nearest)(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label);
 };
 
 /* The table for this machine: the best of scalar, avx2, avx512, or what KVASIR_ISA names if this machine can run it (the

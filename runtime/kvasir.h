@@ -189,6 +189,8 @@ struct kv_engine_config {
     int32_t iteration_us;           /* bound of one iteration's prefill share; default 50000 */
     int32_t prefill_chunk;          /* tokens; default 256 */
     bool prefix_reuse;              /* rows of a prefix computed before, in the same tenant's namespace, are not computed again; default true */
+    double index_share;             /* an index longer in the making than a step may take is built in parts, of so many products per product of dense attention,
+                                     * and all rows are read until it is done; 0: in one, at the first token after the prompt; default 3 */
     double shadow_fraction;         /* share of (layer, K/V head, step) units shadowed; default 0.02 */
     int32_t shadow_queue;           /* bounded; drops are counted */
     struct kv_receipt_sink sink;
@@ -380,8 +382,8 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
     uint64_t approximate_tokens, exact_tokens, units_sampled, units_dropped, samples_dropped;
     uint64_t exact_mismatches, illegal_fallbacks, tenant_failures, allocation_failures, full_fallbacks, widened;
     /* Selection of those that were served: heads queried, their time, bytes read to rank, rows attended of those there were (unions over
-     * the group), and the time in which indexes were built. */
-    uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns;
+     * the group), and the time in which indexes were built; index_waits: heads that read all rows meanwhile. */
+    uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns, index_waits;
     double tokens_per_s, last_iteration_us;
     struct kv_turn_stats turns;
     struct kv_tier_stats tier[4];

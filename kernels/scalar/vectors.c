@@ -81,6 +81,21 @@ void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, s
         }
 }
 
+static void scalar_nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+{
+    size_t stride = ((size_t)k + 15) / 16 * 16;
+    for (int32_t i = 0; i < n; i++, x += x_stride) {
+        float least = kv_float(KV_INF_BITS);
+        label[i] = 0;
+        for (int32_t c = 0; c < k; c++) {
+            float product = 0;
+            for (int32_t j = 0; j < width; j++) product = kv_fma(x[j], centroids[(size_t)j * stride + (size_t)c], product);
+            float distance = square[c] - 2 * product;
+            if (distance < least) least = distance, label[i] = c;
+        }
+    }
+}
+
 const struct kv_kernels kv_scalar_kernels = {
     .isa = "scalar",
     .quantise = kv_scalar_quantise,
@@ -98,4 +113,5 @@ const struct kv_kernels kv_scalar_kernels = {
     .finish = kv_scalar_finish,
     .extrema = scalar_extrema,
     .page_bounds = kv_scalar_page_bounds,
+    .nearest = scalar_nearest,
 };

@@ -239,6 +239,29 @@ static void page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size
     }
 }
 
+static void nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+{
+    size_t stride = ((size_t)k + 15) / 16 * 16;
+    for (int32_t i = 0; i < n; i++, x += x_stride) {
+        float least = kv_float(KV_INF_BITS);
+        label[i] = 0;
+        for (size_t c = 0; c < stride; c += 16) {
+            __m256 a = _mm256_setzero_ps(), b = a;
+            float product[16];
+            for (int32_t j = 0; j < width; j++) {
+                __m256 v = _mm256_set1_ps(x[j]);
+                a = _mm256_fmadd_ps(v, _mm256_loadu_ps(centroids + (size_t)j * stride + c), a);
+                b = _mm256_fmadd_ps(v, _mm256_loadu_ps(centroids + (size_t)j * stride + c + 8), b);
+            }
+            _mm256_storeu_ps(product, a), _mm256_storeu_ps(product + 8, b);
+            for (size_t l = 0; l < 16 && c + l < (size_t)k; l++) {
+                float distance = square[c + l] - 2 * product[l];
+                if (distance < least) least = distance, label[i] = (int32_t)(c + l);
+            }
+        }
+    }
+}
+
 const struct kv_kernels kv_avx2_kernels = {
     .isa = "avx2",
     .quantise = quantise,
@@ -256,4 +279,5 @@ const struct kv_kernels kv_avx2_kernels = {
     .finish = kv_scalar_finish,
     .extrema = extrema,
     .page_bounds = page_bounds,
+    .nearest = nearest,
 };

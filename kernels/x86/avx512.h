@@ -14,6 +14,7 @@ void kv_avx512_float(const struct kv_mat *w, const struct kv_act *x, int32_t row
 void kv_avx512_attend_block(const struct kv_attention *a, int32_t b, struct kv_states out);
 void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
                            size_t out_stride);
+void kv_avx512_nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label);
 /* State of query row i over the given rows of block b, which may be none. d_head a multiple of 16. */
 void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t b, uint64_t rows, struct kv_states out);
 

@@ -142,3 +142,73 @@ void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, s
     else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
     else bounds(KV_F32, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
 }
+
+/* ---------------------------------------------------------------- nearest centroids */
+
+/* Products of R rows with 16 V centroids from c on. */
+#define PRODUCTS(R, V)                                                                                                         \
+    for (int32_t j = 0; j < width; j++) {                                                                                      \
+        const float *m = centroids + (size_t)j * stride + c;                                                                   \
+        _Pragma("GCC unroll 4") for (int v = 0; v < V; v++)                                                                    \
+        {                                                                                                                      \
+            __m512 y = _mm512_loadu_ps(m + 16 * v);                                                                            \
+            _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) acc[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[(size_t)r * x_stride + (size_t)j]), y, acc[r][v]); \
+        }                                                                                                                      \
+    }
+
+struct best {
+    __m512 least;
+    __m512i at;
+};
+
+KV_INLINE void improve(struct best *b, __m512 product, __m512 square, __mmask16 there, size_t c)
+{
+    __m512 distance = _mm512_sub_ps(square, _mm512_mul_ps(_mm512_set1_ps(2), product));
+    __mmask16 closer = _mm512_mask_cmp_ps_mask(there, distance, b->least, _CMP_LT_OQ);
+    b->least = _mm512_mask_mov_ps(b->least, closer, distance);
+    b->at = _mm512_mask_mov_epi32(b->at, closer, _mm512_add_epi32(_mm512_set1_epi32((int)c), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
+}
+
+/* Each lane holds the first of its own least ones. */
+KV_INLINE int32_t first_of(const struct best *b)
+{
+    float least = _mm512_reduce_min_ps(b->least);
+    if (!(least < kv_float(KV_INF_BITS))) return 0;
+    return _mm512_mask_reduce_min_epi32(_mm512_cmp_ps_mask(b->least, _mm512_set1_ps(least), _CMP_EQ_OQ), b->at);
+}
+
+/* R rows, all centroids: 64 at a time, then 16. */
+KV_INLINE void nearest(const int R, const float *x, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+{
+    const size_t stride = ((size_t)k + 15) / 16 * 16;
+    struct best best[4];
+    for (int r = 0; r < R; r++) best[r] = (struct best){_mm512_set1_ps(kv_float(KV_INF_BITS)), _mm512_setzero_si512()};
+    size_t c = 0;
+    for (; c + 64 <= stride; c += 64) {
+        __m512 acc[4][4];
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < 4; v++) acc[r][v] = _mm512_setzero_ps();
+        PRODUCTS(R, 4)
+        for (int v = 0; v < 4; v++) {
+            __mmask16 there = kv_first(k - (int32_t)c - 16 * v);
+            __m512 s = _mm512_maskz_loadu_ps(there, square + c + 16 * v);
+            for (int r = 0; r < R; r++) improve(&best[r], acc[r][v], s, there, c + 16 * (size_t)v);
+        }
+    }
+    for (; c < stride; c += 16) {
+        __m512 acc[4][1];
+        for (int r = 0; r < R; r++) acc[r][0] = _mm512_setzero_ps();
+        PRODUCTS(R, 1)
+        __mmask16 there = kv_first(k - (int32_t)c);
+        __m512 s = _mm512_maskz_loadu_ps(there, square + c);
+        for (int r = 0; r < R; r++) improve(&best[r], acc[r][0], s, there, c);
+    }
+    for (int r = 0; r < R; r++) label[r] = first_of(&best[r]);
+}
+
+void kv_avx512_nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+{
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) nearest(4, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i);
+    for (; i < n; i++) nearest(1, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i);
+}

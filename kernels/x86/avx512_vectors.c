@@ -228,4 +228,5 @@ const struct kv_kernels kv_avx512_kernels = {
     .finish = finish,
     .extrema = extrema,
     .page_bounds = kv_avx512_page_bounds,
+    .nearest = kv_avx512_nearest,
 };

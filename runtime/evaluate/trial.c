@@ -126,6 +126,7 @@ static enum kv_status start(struct kv_model *m, const struct kv_trial_setup *set
     c.iteration_us = INT32_MAX; /* whole chunks: nobody else waits */
     c.shadow_fraction = setup->sampled;
     c.shadow_queue = 4096;
+    c.index_share = 0; /* every token after the prompt is selected for */
     enum kv_status status = kv_engine_create(m, &c, out, err);
     if (status != KV_OK) return status;
     struct kv_fallback_table table;

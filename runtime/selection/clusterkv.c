@@ -34,7 +34,9 @@ struct kv_selector {
     int32_t *first, *size, *member; /* [max_clusters], [max_clusters], [cap]: positions, cluster by cluster, ascending in each */
     int32_t *label;                 /* [cap] */
     double *sum;                    /* [max build or window clusters][d_head] */
-    float *tile;
+    float *tile, *channel;          /* of k-means */
+    struct kv_kmeans run;           /* of a build in parts; rows NULL between them */
+    int32_t building;               /* rows it covers; 0: none is going on */
     float *square, *row;            /* [max_clusters], [d_head] */
     float *score;                   /* [group][score_stride] */
     size_t score_stride;            /* max_clusters, rounded up to 16 */
@@ -44,7 +46,7 @@ struct kv_selector {
 static void clusterkv_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key, s->tile};
+    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key, s->tile, s->channel};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -59,13 +61,14 @@ static bool allocate(struct kv_selector *s)
     s->member = calloc(n, sizeof *s->member);
     s->label = calloc(n, sizeof *s->label);
     s->sum = calloc(c * d, sizeof *s->sum);
-    s->tile = calloc(kv_kmeans_tile_floats(s->d_head, s->max_clusters), sizeof *s->tile);
+    s->tile = calloc(KV_KMEANS_TILE * d, sizeof *s->tile);
+    s->channel = calloc(kv_kmeans_channel_floats(s->d_head, s->max_clusters), sizeof *s->channel);
     s->square = calloc(c, sizeof *s->square);
     s->row = calloc(d, sizeof *s->row);
     s->score_stride = (c + 15) / 16 * 16;
     s->score = calloc((size_t)s->group * s->score_stride, sizeof *s->score);
     s->key = calloc(n > c ? n : c, sizeof *s->key);
-    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile;
+    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile && s->channel;
 }
 
 static void clusterkv_tune(struct kv_selector *s, const struct kv_params *p) { s->budget = (int32_t)p->value[BUDGET_ROWS]; }
@@ -126,24 +129,64 @@ static void list_members(struct kv_selector *s, int32_t base, int32_t k, int32_t
     }
 }
 
-/* Clusters rows [from, to) into k new clusters and publishes them whole. */
-static enum kv_status cluster_rows(struct kv_selector *s, const struct kv_rows *rows, int32_t from, int32_t to, int32_t k, bool seeded)
+/* A run that clusters rows [from, to) into k new clusters. */
+static enum kv_status begin(struct kv_selector *s, const struct kv_rows *rows, int32_t from, int32_t to, int32_t k, bool seeded, struct kv_kmeans *m)
 {
-    if (from >= to) return KV_OK;
     if (k < 1) k = 1;
     if (k > to - from && !seeded) k = to - from;
     if (k > s->max_clusters - s->n_clusters) return KV_CAPACITY;
     int32_t base = s->n_clusters;
-    struct kv_kmeans m = {.rows = rows, .first = from, .n = to - from, .width = s->d_head, .k = k, .iterations = s->iterations, .cosine = true,
-                          .centroid = s->centroid + (size_t)base * (size_t)s->d_head, .label = s->label, .count = s->size + base, .sum = s->sum,
-                          .square = s->square + base, .row = s->row, .tile = s->tile};
+    *m = (struct kv_kmeans){.rows = rows, .first = from, .n = to - from, .width = s->d_head, .k = k, .iterations = s->iterations, .cosine = true,
+                            .centroid = s->centroid + (size_t)base * (size_t)s->d_head, .channel = s->channel, .label = s->label,
+                            .count = s->size + base, .sum = s->sum, .square = s->square + base, .row = s->row, .tile = s->tile};
     if (seeded)
-        for (int32_t c = 0; c < k; c++) kv_kmeans_seed(&m, c, s->seeds[c]);
-    else kv_kmeans_draw_seeds(&m, kv_draw(s->seed, (uint64_t)base), s->key);
-    kv_kmeans_run(&m);
-    list_members(s, base, k, from, to);
-    s->n_clusters = base + k;
-    s->clustered = to;
+        for (int32_t c = 0; c < k; c++) kv_kmeans_seed(m, c, s->seeds[c]);
+    else kv_kmeans_draw_seeds(m, kv_draw(s->seed, (uint64_t)base), s->key);
+    return KV_OK;
+}
+
+/* Publishes the clusters of a finished run whole, with their members. */
+static void publish(struct kv_selector *s, const struct kv_kmeans *m)
+{
+    list_members(s, s->n_clusters, m->k, m->first, m->first + m->n);
+    s->n_clusters += m->k;
+    s->clustered = m->first + m->n;
+}
+
+static enum kv_status cluster_rows(struct kv_selector *s, const struct kv_rows *rows, int32_t from, int32_t to, int32_t k)
+{
+    struct kv_kmeans m;
+    if (from >= to) return KV_OK;
+    enum kv_status status = begin(s, rows, from, to, k, false, &m);
+    if (status != KV_OK) return status;
+    int64_t all = INT64_MAX;
+    kv_kmeans_run(&m, &all);
+    publish(s, &m);
+    return KV_OK;
+}
+
+static enum kv_status clusterkv_build_some(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done)
+{
+    *done = rows->n_rows <= s->sink;
+    if (rows->n_rows > s->cap) return KV_CAPACITY;
+    if (!s->building || rows->n_rows < s->building) {
+        for (int32_t i = 0; i < s->n_seeds; i++)
+            if (s->seeds[i] < s->sink || s->seeds[i] >= rows->n_rows) return KV_BAD_ARGUMENT;
+        int32_t n = rows->n_rows - s->sink;
+        s->n_clusters = s->building = 0;
+        s->clustered = s->sink;
+        s->n_rows = rows->n_rows;
+        if (*done) return KV_OK;
+        enum kv_status status = begin(s, rows, s->sink, rows->n_rows, s->n_seeds ? s->n_seeds : s->clusters ? s->clusters : n / s->per_cluster, s->n_seeds > 0, &s->run);
+        if (status != KV_OK) return status;
+        s->building = rows->n_rows;
+    }
+    s->run.rows = rows;
+    *done = kv_kmeans_run(&s->run, &products);
+    s->run.rows = NULL;
+    if (!*done) return KV_OK;
+    publish(s, &s->run);
+    s->building = 0;
     return KV_OK;
 }
 
@@ -151,14 +194,9 @@ static enum kv_status clusterkv_build(struct kv_selector *s, const struct kv_row
 {
     (void)prefill_q;
     (void)n_prefill_q;
-    if (rows->n_rows > s->cap) return KV_CAPACITY;
-    for (int32_t i = 0; i < s->n_seeds; i++)
-        if (s->seeds[i] < s->sink || s->seeds[i] >= rows->n_rows) return KV_BAD_ARGUMENT;
-    s->n_clusters = 0;
-    s->clustered = s->sink;
-    s->n_rows = rows->n_rows;
-    int32_t n = rows->n_rows - s->sink;
-    return cluster_rows(s, rows, s->sink, rows->n_rows, s->n_seeds ? s->n_seeds : s->clusters ? s->clusters : n / s->per_cluster, s->n_seeds > 0);
+    bool done;
+    s->building = 0;
+    return clusterkv_build_some(s, rows, INT64_MAX, &done);
 }
 
 static enum kv_status clusterkv_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
@@ -169,7 +207,7 @@ static enum kv_status clusterkv_append(struct kv_selector *s, const struct kv_ro
     s->n_rows = rows->n_rows;
     if (s->clustered < s->sink) s->clustered = s->sink;
     while (status == KV_OK && s->n_rows - s->clustered > s->window) /* the newest row stays exact while decoding */
-        status = cluster_rows(s, rows, s->clustered, s->clustered + s->window, s->window_clusters, false);
+        status = cluster_rows(s, rows, s->clustered, s->clustered + s->window, s->window_clusters);
     return status;
 }
 
@@ -178,7 +216,7 @@ static enum kv_status clusterkv_seal(struct kv_selector *s, const struct kv_rows
     if (rows->n_rows != s->n_rows) return KV_STALE_INDEX;
     int32_t from = s->clustered < s->sink ? s->sink : s->clustered;
     int64_t share = ((int64_t)(s->n_rows - from) * s->window_clusters + s->window - 1) / s->window;
-    return cluster_rows(s, rows, from, s->n_rows, (int32_t)share, false);
+    return cluster_rows(s, rows, from, s->n_rows, (int32_t)share);
 }
 
 /* Survivors move up so that the slots of forgotten rows are free for those that come; clusters left empty at the end go too. */
@@ -261,6 +299,6 @@ static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_row
 
 const struct kv_selector_method kv_selector_clusterkv = {
     .name = "clusterkv", .params = kv_selector_clusterkv_params, .n_params = N_PARAMS, .dense_layers = 2, .per_q_head = true,
-    .create = clusterkv_create, .tune = clusterkv_tune, .destroy = clusterkv_destroy, .build = clusterkv_build, .append = clusterkv_append, .seal = clusterkv_seal,
+    .create = clusterkv_create, .tune = clusterkv_tune, .destroy = clusterkv_destroy, .build = clusterkv_build, .build_some = clusterkv_build_some, .append = clusterkv_append, .seal = clusterkv_seal,
     .drop = clusterkv_drop, .query = clusterkv_query, .covered = clusterkv_covered, .seed_rows = clusterkv_seed_rows,
 };

@@ -39,63 +39,49 @@ void kv_kmeans_draw_seeds(struct kv_kmeans *m, uint64_t seed, uint64_t *keys)
     for (int32_t c = 0; c < m->k; c++) kv_kmeans_seed(m, c, m->first + (int32_t)kv_rank_index(keys[c]));
 }
 
+/* |c|² and the channel-major copy. Under cosine centroids are unit vectors and the squares are left out. */
 static void measure_centroids(struct kv_kmeans *m)
 {
+    size_t stride = ((size_t)m->k + 15) / 16 * 16;
     for (int32_t c = 0; c < m->k; c++) {
         const float *x = m->centroid + (size_t)c * (size_t)m->width;
         m->square[c] = m->cosine ? 0 : kv_kernels()->dot(x, x, m->width);
+        for (int32_t j = 0; j < m->width; j++) m->channel[(size_t)j * stride + (size_t)c] = x[j];
     }
 }
 
-/* Least |c|² − 2 x·c; under cosine centroids are unit vectors and the squares are left out. */
-static int32_t nearest_of(const struct kv_kmeans *m, const float *products)
-{
-    int32_t best = 0;
-    float least = INFINITY;
-    for (int32_t c = 0; c < m->k; c++) {
-        float distance = m->square[c] - 2 * products[c];
-        if (distance < least) least = distance, best = c;
-    }
-    return best;
-}
-
+/* Least |c|² − 2 x·c. */
 int32_t kv_kmeans_nearest(const struct kv_kmeans *m, const float *x)
 {
     int32_t best = 0;
     float least = INFINITY;
     for (int32_t c = 0; c < m->k; c++) {
-        float distance = m->square[c] - 2 * kv_kernels()->dot(x, m->centroid + (size_t)c * (size_t)m->width, m->width);
+        float product = 0;
+        for (int32_t j = 0; j < m->width; j++) product = fmaf(x[j], m->centroid[(size_t)c * (size_t)m->width + (size_t)j], product);
+        float distance = m->square[c] - 2 * product;
         if (distance < least) least = distance, best = c;
     }
     return best;
 }
 
-size_t kv_kmeans_tile_floats(int32_t width, int32_t k) { return KV_KMEANS_TILE * ((size_t)width + ((size_t)k + 15) / 16 * 16); }
+size_t kv_kmeans_channel_floats(int32_t width, int32_t k) { return (size_t)width * (((size_t)k + 15) / 16 * 16); }
 
-static bool assign(struct kv_kmeans *m, bool first)
+/* The next tile of rows to its centroids. */
+static void assign(struct kv_kmeans *m)
 {
-    bool changed = first;
-    memset(m->sum, 0, (size_t)m->k * (size_t)m->width * sizeof *m->sum);
-    memset(m->count, 0, (size_t)m->k * sizeof *m->count);
-    size_t width = (size_t)m->width, stride = ((size_t)m->k + 15) / 16 * 16;
-    float *products = m->tile + KV_KMEANS_TILE * width;
-    struct kv_mat centroids = {KV_F32, m->k, m->width, m->centroid, (size_t)m->k * width * sizeof(float)};
-    for (int32_t from = 0; from < m->n; from += KV_KMEANS_TILE) {
-        int32_t n = m->n - from < KV_KMEANS_TILE ? m->n - from : KV_KMEANS_TILE;
-        for (int32_t i = 0; i < n; i++) memcpy(m->tile + (size_t)i * width, point(m, m->first + from + i), width * sizeof *m->tile);
-        struct kv_act rows = {.n = n, .cols = m->width, .f32 = m->tile};
-        kv_kernels()->matmul(&centroids, &rows, 0, m->k, products, stride);
-        for (int32_t i = 0; i < n; i++) {
-            const float *x = m->tile + (size_t)i * width;
-            int32_t c = nearest_of(m, products + (size_t)i * stride);
-            double *sum = m->sum + (size_t)c * width;
-            changed |= m->label[from + i] != c;
-            m->label[from + i] = c;
-            m->count[c]++;
-            for (size_t j = 0; j < width; j++) sum[j] += (double)x[j];
-        }
+    size_t width = (size_t)m->width;
+    int32_t n = m->n - m->at < KV_KMEANS_TILE ? m->n - m->at : KV_KMEANS_TILE, label[KV_KMEANS_TILE];
+    for (int32_t i = 0; i < n; i++) memcpy(m->tile + (size_t)i * width, point(m, m->first + m->at + i), width * sizeof *m->tile);
+    kv_kernels()->nearest(m->tile, n, width, m->channel, m->square, m->k, m->width, label);
+    for (int32_t i = 0; i < n; i++) {
+        const float *x = m->tile + (size_t)i * width;
+        double *sum = m->sum + (size_t)label[i] * width;
+        m->changed |= m->label[m->at + i] != label[i];
+        m->label[m->at + i] = label[i];
+        m->count[label[i]]++;
+        for (size_t j = 0; j < width; j++) sum[j] += (double)x[j];
     }
-    return changed;
+    m->at += n;
 }
 
 static void update(struct kv_kmeans *m)
@@ -108,12 +94,24 @@ static void update(struct kv_kmeans *m)
     measure_centroids(m);
 }
 
-void kv_kmeans_run(struct kv_kmeans *m)
+bool kv_kmeans_run(struct kv_kmeans *m, int64_t *products)
 {
-    measure_centroids(m);
-    for (int32_t i = 0; i < m->iterations; i++) {
-        if (!assign(m, i == 0)) return;
+    if (m->round == 0 && m->at == 0) measure_centroids(m);
+    while (m->round <= m->iterations) { /* the round after the last gives members to the last centroids */
+        if (m->at == 0) {
+            m->changed = m->round == 0;
+            memset(m->sum, 0, (size_t)m->k * (size_t)m->width * sizeof *m->sum);
+            memset(m->count, 0, (size_t)m->k * sizeof *m->count);
+        }
+        while (m->at < m->n) {
+            if (*products <= 0) return false;
+            assign(m);
+            *products -= (int64_t)KV_KMEANS_TILE * m->k * m->width;
+        }
+        if (!m->changed || m->round == m->iterations) return true;
         update(m);
+        m->at = 0;
+        m->round++;
     }
-    assign(m, false); /* members of the last centroids */
+    return true;
 }

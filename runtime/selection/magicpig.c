@@ -28,6 +28,7 @@ const struct kv_param_spec kv_selector_magicpig_params[N_PARAMS] = {
 struct kv_selector {
     int32_t d_head, group, cap, tables, bits, min_collisions, sink, local, n_rows, n_hashed; /* rows [sink, sink + n_hashed) are hashed */
     bool centre;
+    int32_t building, filled; /* rows of the build in work, 0: none; its tables so far */
     float *plane;        /* [tables][bits][d_head] */
     int32_t *start;      /* [tables][2^bits + 1] into id */
     int32_t *id;         /* [tables][cap] rows, bucket by bucket, ascending in each */
@@ -125,21 +126,39 @@ static void fill_table(struct kv_selector *s, const struct kv_rows *rows, int32_
     start[0] = 0;
 }
 
-static enum kv_status magicpig_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
+static void begin(struct kv_selector *s, const struct kv_rows *rows)
 {
-    (void)prefill_q;
-    (void)n_prefill_q;
-    if (rows->n_rows > s->cap) return KV_CAPACITY;
-    s->n_rows = rows->n_rows;
+    s->n_rows = s->building = rows->n_rows;
     s->n_hashed = s->n_rows - s->local - s->sink > 0 ? s->n_rows - s->local - s->sink : 0;
+    s->filled = 0;
     memset(s->mean, 0, (size_t)s->d_head * sizeof *s->mean);
     for (int32_t i = 0; s->centre && i < s->n_hashed; i++) {
         kv_rows_key(rows, s->sink + i, s->row);
         for (int32_t c = 0; c < s->d_head; c++) s->mean[c] += (double)s->row[c];
     }
     for (int32_t c = 0; s->n_hashed && c < s->d_head; c++) s->mean[c] /= s->n_hashed;
-    for (int32_t t = 0; t < s->tables; t++) fill_table(s, rows, t);
+}
+
+static enum kv_status magicpig_build_some(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done)
+{
+    if (rows->n_rows > s->cap) return KV_CAPACITY;
+    if (!s->building || rows->n_rows < s->building) begin(s, rows);
+    for (; s->filled < s->tables && products > 0; s->filled++) {
+        fill_table(s, rows, s->filled);
+        products -= (int64_t)s->n_hashed * s->bits * s->d_head;
+    }
+    *done = s->filled == s->tables;
+    if (*done) s->building = 0;
     return KV_OK;
+}
+
+static enum kv_status magicpig_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
+{
+    (void)prefill_q;
+    (void)n_prefill_q;
+    bool done;
+    s->building = 0;
+    return magicpig_build_some(s, rows, INT64_MAX, &done);
 }
 
 static enum kv_status magicpig_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
@@ -286,6 +305,6 @@ static enum kv_status magicpig_estimate(struct kv_selector *s, const struct kv_r
 
 const struct kv_selector_method kv_selector_magicpig = {
     .name = "magicpig", .params = kv_selector_magicpig_params, .n_params = N_PARAMS, .dense_layers = 1, .per_q_head = true,
-    .create = magicpig_create, .tune = magicpig_tune, .destroy = magicpig_destroy, .build = magicpig_build, .append = magicpig_append, .drop = magicpig_drop,
+    .create = magicpig_create, .tune = magicpig_tune, .destroy = magicpig_destroy, .build = magicpig_build, .build_some = magicpig_build_some, .append = magicpig_append, .drop = magicpig_drop,
     .query = magicpig_query, .covered = magicpig_covered, .estimate = magicpig_estimate,
 };

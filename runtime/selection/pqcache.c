@@ -29,14 +29,17 @@ struct kv_selector {
     int32_t d_head, group, subspaces, width, cap, n_rows, n_coded;
     int32_t sink, local, top;
     uint64_t seed;
-    struct kv_kmeans *part; /* [subspaces] codebook and its measure; k = 0 before build */
+    struct kv_kmeans *part; /* [subspaces] codebook and its measure */
+    bool fitted;            /* there are codebooks */
+    int32_t fitting, next;  /* rows of the fit in work, 0: none; the part it is at */
     uint8_t *code;          /* [subspaces][cap] */
     int32_t *label;         /* [cap] of the fit */
     float *table;           /* [subspaces][256] */
     float *logit;           /* [cap] */
     struct kv_group_score score; /* [cap] */
     double *sum;            /* [256][width] */
-    float *tile;
+    float *tile;            /* [KV_KMEANS_TILE][width] */
+    float *channel;         /* [subspaces][kv_kmeans_channel_floats] */
     uint64_t *key;          /* [cap] */
     float *row;             /* [d_head] */
     float *centroid, *square; /* [subspaces][256][width], [subspaces][256] */
@@ -47,7 +50,7 @@ struct kv_selector {
 static void pqcache_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count, s->tile};
+    void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count, s->tile, s->channel};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -63,13 +66,14 @@ static bool allocate(struct kv_selector *s)
     s->score.total = calloc(n, sizeof *s->score.total);
     s->score.best = calloc(n, sizeof *s->score.best);
     s->sum = calloc(c * w, sizeof *s->sum);
-    s->tile = calloc(kv_kmeans_tile_floats(s->width, s->centroids), sizeof *s->tile);
+    s->tile = calloc(KV_KMEANS_TILE * w, sizeof *s->tile);
+    s->channel = calloc(m * kv_kmeans_channel_floats(s->width, s->centroids), sizeof *s->channel);
     s->key = calloc(n, sizeof *s->key);
     s->row = calloc((size_t)s->d_head, sizeof *s->row);
     s->centroid = calloc(m * c * w, sizeof *s->centroid);
     s->square = calloc(m * c, sizeof *s->square);
     s->count = calloc(c, sizeof *s->count);
-    return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count && s->tile;
+    return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count && s->tile && s->channel;
 }
 
 static void pqcache_tune(struct kv_selector *s, const struct kv_params *p) { s->top = (int32_t)p->value[TOP_ROWS]; }
@@ -101,19 +105,39 @@ static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, 
     return KV_OK;
 }
 
-static void fit(struct kv_selector *s, const struct kv_rows *rows)
+static void begin_part(struct kv_selector *s, const struct kv_rows *rows, int32_t j)
 {
-    int32_t n = rows->n_rows - s->sink;
-    for (int32_t j = 0; j < s->subspaces; j++) {
-        size_t at = (size_t)j * (size_t)s->centroids;
-        struct kv_kmeans *m = &s->part[j];
-        *m = (struct kv_kmeans){.rows = rows, .first = s->sink, .n = n, .offset = j * s->width, .width = s->width, .k = s->centroids,
-                                .iterations = s->iterations, .centroid = s->centroid + at * (size_t)s->width, .label = s->label, .count = s->count,
-                                .sum = s->sum, .square = s->square + at, .row = s->row, .tile = s->tile};
-        kv_kmeans_draw_seeds(m, s->seed + (uint64_t)j, s->key);
-        kv_kmeans_run(m);
+    size_t at = (size_t)j * (size_t)s->centroids;
+    struct kv_kmeans *m = &s->part[j];
+    *m = (struct kv_kmeans){.rows = rows, .first = s->sink, .n = s->fitting - s->sink, .offset = j * s->width, .width = s->width, .k = s->centroids,
+                            .iterations = s->iterations, .centroid = s->centroid + at * (size_t)s->width,
+                            .channel = s->channel + (size_t)j * kv_kmeans_channel_floats(s->width, s->centroids), .label = s->label,
+                            .count = s->count, .sum = s->sum, .square = s->square + at, .row = s->row, .tile = s->tile};
+    kv_kmeans_draw_seeds(m, s->seed + (uint64_t)j, s->key);
+}
+
+/* Fits part after part to rows [sink, fitting); a row's label in the fit is its code. True when all parts are fitted. */
+static bool fit_some(struct kv_selector *s, const struct kv_rows *rows, int64_t products)
+{
+    for (; s->next < s->subspaces; s->next++) {
+        struct kv_kmeans *m = &s->part[s->next];
+        if (!m->n) begin_part(s, rows, s->next);
+        m->rows = rows;
+        bool done = kv_kmeans_run(m, &products);
         m->rows = NULL; /* the caller's, not ours to keep */
+        if (!done) return false;
+        uint8_t *code = s->code + (size_t)s->next * (size_t)s->cap;
+        for (int32_t i = 0; i < m->n; i++) code[m->first + i] = (uint8_t)s->label[i];
     }
+    s->fitting = 0;
+    return s->fitted = true;
+}
+
+static void begin_fit(struct kv_selector *s, int32_t n_rows)
+{
+    s->fitting = n_rows;
+    s->next = 0;
+    for (int32_t j = 0; j < s->subspaces; j++) s->part[j].n = 0;
 }
 
 /* Codes for rows that have left the local window. */
@@ -123,14 +147,37 @@ static enum kv_status pqcache_append(struct kv_selector *s, const struct kv_rows
     if (rows->n_rows > s->cap) return KV_CAPACITY;
     s->n_rows = rows->n_rows;
     /* Rows appended to an unfitted index stay exact until there is more than a codebook of them. */
-    if (!s->part[0].k && s->n_rows - s->local - s->sink > s->centroids) fit(s, rows);
-    if (!s->part[0].k) return KV_OK;
+    if (!s->fitted && s->n_rows - s->local - s->sink > s->centroids) {
+        begin_fit(s, s->n_rows);
+        fit_some(s, rows, INT64_MAX);
+        s->n_coded = s->n_rows - s->local;
+    }
+    if (!s->fitted) return KV_OK;
     if (s->n_coded < s->sink) s->n_coded = s->sink;
     for (; s->n_coded < s->n_rows - s->local; s->n_coded++) {
         kv_rows_key(rows, s->n_coded, s->row);
-        for (int32_t j = 0; j < s->subspaces; j++)
-            s->code[(size_t)j * (size_t)s->cap + (size_t)s->n_coded] = (uint8_t)kv_kmeans_nearest(&s->part[j], s->row + j * s->width);
+        for (int32_t j = 0; j < s->subspaces; j++) {
+            const struct kv_kmeans *m = &s->part[j];
+            int32_t label;
+            kv_kernels()->nearest(s->row + m->offset, 1, (size_t)m->width, m->channel, m->square, m->k, m->width, &label);
+            s->code[(size_t)j * (size_t)s->cap + (size_t)s->n_coded] = (uint8_t)label;
+        }
     }
+    return KV_OK;
+}
+
+static enum kv_status pqcache_build_some(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done)
+{
+    if (rows->n_rows > s->cap) return KV_CAPACITY;
+    if (!s->fitting || rows->n_rows < s->fitting) {
+        s->n_rows = rows->n_rows;
+        s->n_coded = 0;
+        s->fitted = false;
+        begin_fit(s, rows->n_rows);
+    }
+    *done = s->n_rows - s->local - s->sink <= s->centroids;
+    if (*done) s->fitting = 0;
+    else if ((*done = fit_some(s, rows, products))) s->n_coded = s->n_rows - s->local;
     return KV_OK;
 }
 
@@ -138,9 +185,9 @@ static enum kv_status pqcache_build(struct kv_selector *s, const struct kv_rows 
 {
     (void)prefill_q;
     (void)n_prefill_q;
-    s->n_rows = s->n_coded = 0;
-    for (int32_t j = 0; j < s->subspaces; j++) s->part[j].k = 0;
-    return pqcache_append(s, rows, 0);
+    bool done;
+    s->fitting = 0;
+    return pqcache_build_some(s, rows, INT64_MAX, &done);
 }
 
 static enum kv_status pqcache_drop(struct kv_selector *s, int32_t to)
@@ -176,7 +223,7 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
     int32_t first = s->sink < n ? s->sink : n, end = n - s->local > first ? n - s->local : first, between = end - first;
     int64_t want = (int64_t)s->top << (widen ? 1 : 0);
     int32_t top = want < between ? (int32_t)want : between;
-    bool all = top == between || between <= s->centroids || !s->part[0].k;
+    bool all = top == between || between <= s->centroids || !s->fitted;
     kv_group_score_open(&s->score, between);
     for (int32_t g = 0; !all && g < s->group; g++) add_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
     for (int32_t i = 0; !all && i < between; i++) s->key[i] = kv_rank_key(kv_group_score_at(&s->score, i), (uint32_t)(first + i));
@@ -206,6 +253,6 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
 
 const struct kv_selector_method kv_selector_pqcache = {
     .name = "pqcache", .params = kv_selector_pqcache_params, .n_params = N_PARAMS, .per_q_head = false,
-    .create = pqcache_create, .tune = pqcache_tune, .destroy = pqcache_destroy, .build = pqcache_build, .append = pqcache_append, .drop = pqcache_drop,
+    .create = pqcache_create, .tune = pqcache_tune, .destroy = pqcache_destroy, .build = pqcache_build, .build_some = pqcache_build_some, .append = pqcache_append, .drop = pqcache_drop,
     .query = pqcache_query, .covered = pqcache_covered,
 };

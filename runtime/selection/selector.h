@@ -36,6 +36,7 @@ struct kv_selector_method {
     const char *name;
     const struct kv_param_spec *params;
     int32_t n_params;
+    const char *online_estimate; /* what query answers as estimated_omitted_mass; NULL: nothing */
     int32_t dense_layers;  /* first layers that stay dense by the method's rule */
     bool per_q_head;       /* false: one support for the whole group */
     /* Room for n_rows_max rows; the only place that allocates. layer/kv_head/seed feed seeded methods. */
@@ -44,6 +45,10 @@ struct kv_selector_method {
     void (*destroy)(struct kv_selector *s);
     /* Index rows [0, rows->n_rows) after a prefill. prefill_q: [n_q][group][d_head] of the last prefill queries or NULL. */
     enum kv_status (*build)(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q);
+    /* The same cut into parts of about `products` multiplications, for methods whose build takes longer than a step may; NULL for others. Once
+     * *done, the index covers the rows of the first part, and is what build makes of them; fewer rows than then begin it anew. Nothing else but
+     * destroy may be called in between. */
+    enum kv_status (*build_some)(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done);
     /* Rows [from, rows->n_rows) were committed. */
     enum kv_status (*append)(struct kv_selector *s, const struct kv_rows *rows, int32_t from);
     /* Close the open unit where a method has one (block, window, event). May be NULL. */

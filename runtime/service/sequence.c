@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_QUERIES = 32 }; /* of the prompt's end, for methods that build from queries; independent of the chunks */
+enum { KEPT_QUERIES = 32, /* of the prompt's end, for methods that build from queries; independent of the chunks */
+       LEAST_BUILD = 1 << 22 /* products of one head's index in a step: a millisecond at most */ };
 
 static void copy_name(char *to, size_t cap, const char *from)
 {
@@ -158,21 +159,33 @@ struct kv_rows kv_selection_rows(const struct kv_selection *s, const struct kv_a
                             .scale = a->scale};
 }
 
-/* The index covers rows [0, n_visible) afterwards: built over those before the query's own, which is then appended. A step that was
- * discarded has left its row behind; it is dropped first. */
+/* Some of the build over rows [0, rows->n_rows), or all of it. */
+static enum kv_status build(struct kv_selection *s, size_t unit, const struct kv_rows *rows)
+{
+    int64_t began = kv_now_ns();
+    bool done = true;
+    enum kv_status status;
+    if (s->method->build_some && s->build_share > 0) {
+        double dense = 2.0 * rows->n_rows * s->d_head * s->group, share = s->build_share * dense;
+        int64_t products = share < LEAST_BUILD ? LEAST_BUILD : share > 1e15 ? (int64_t)1e15 : (int64_t)share;
+        status = s->method->build_some(s->selector[unit], rows, products, &done);
+    } else {
+        const float *q = s->prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
+        status = s->method->build(s->selector[unit], rows, q, q ? s->n_prefill_q : 0);
+    }
+    s->built[unit] = status == KV_OK && done;
+    atomic_fetch_add_explicit(&s->build_ns, (uint64_t)(kv_now_ns() - began), memory_order_relaxed);
+    return status;
+}
+
+/* The index covers rows [0, n_visible) afterwards, unless its build goes on (built is false then): built over those before the query's own, which
+ * is then appended. A step that was discarded has left its row behind; it is dropped first. */
 static enum kv_status catch_up(struct kv_selection *s, size_t unit, const struct kv_attention *a, int32_t n_visible)
 {
     struct kv_selector *sel = s->selector[unit];
     struct kv_rows rows = kv_selection_rows(s, a, n_visible - 1);
-    enum kv_status status = KV_OK;
-    if (!s->built[unit]) {
-        int64_t began = kv_now_ns();
-        const float *q = s->prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
-        status = s->method->build(sel, &rows, q, q ? s->n_prefill_q : 0);
-        if (status != KV_OK) return status;
-        s->built[unit] = true;
-        atomic_fetch_add_explicit(&s->build_ns, (uint64_t)(kv_now_ns() - began), memory_order_relaxed);
-    }
+    enum kv_status status = s->built[unit] ? KV_OK : build(s, unit, &rows);
+    if (status != KV_OK || !s->built[unit]) return status;
     int32_t covered = s->method->covered(sel);
     if (covered >= n_visible) {
         status = s->method->drop(sel, n_visible - 1);
@@ -205,6 +218,11 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     }
     enum kv_status status = widen ? KV_OK : catch_up(s, unit, a, n_visible);
     if (status != KV_OK) return status;
+    if (!s->built[unit]) {
+        atomic_fetch_add_explicit(&s->waits, 1, memory_order_relaxed);
+        take_all(s, &rows, a->n_blocks, s->support + (size_t)kv_head * group * (size_t)s->max_blocks, &s->ledger[kv_head]);
+        return KV_OK;
+    }
     if (kv_fault_strikes(s->faults, KV_FAULT_index_before_row)) rows.n_rows--; /* the query must refuse an index that is ahead of them */
     int64_t began = kv_now_ns();
     struct kv_ledger *ledger = &s->ledger[kv_head];

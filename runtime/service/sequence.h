@@ -29,12 +29,13 @@ struct kv_selection {
     int32_t n_layers, n_kv_heads, group, d_head, max_blocks, max_rows;
     struct kv_selector **selector; /* [n_layers][n_kv_heads]; NULL where dense, or not yet made (shadow) */
     bool *built;                   /* [n_layers][n_kv_heads] */
+    double build_share;            /* products a step spends on an unfinished index, per product of its dense attention; 0: all of them */
     uint64_t *support;             /* [n_kv_heads][group][max_blocks] of the layer in work */
     float *estimate;               /* [n_kv_heads][group][d_head] */
     double *mass;                  /* [n_kv_heads][group] */
     struct kv_ledger *ledger;      /* [n_kv_heads] of the last query */
     int32_t *dense_until;          /* [n_layers][n_kv_heads] rows below which selecting reads no less than all rows; asked again from there on */
-    _Atomic uint64_t queries, query_ns, ranked_bytes, rows, visible, build_ns; /* since the decode thread last took them */
+    _Atomic uint64_t queries, query_ns, ranked_bytes, rows, visible, build_ns, waits; /* since the decode thread last took them; waits: heads that read all rows because their index was being built */
     float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
     int32_t n_prefill_q;
 };
@@ -126,7 +127,7 @@ void kv_selection_destroy(struct kv_selection *s);
 enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out);
 /* Worker thread. Brings the index of one head up to the rows of `a` (position + 1 visible) and queries it. *omitted: rows left out,
  * summed over the group. Where ranking and selected rows are no fewer bytes than all rows, all rows are the answer: the method is below its
- * break-even depth there, and is asked again when an eighth more rows have come. */
+ * break-even depth there, and is asked again when an eighth more rows have come. So they are while the index is being built. */
 enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
                                   int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted);
 /* Decode thread. Keeps those of the queries [n_kv_heads][n][group][d_head] at `position` that are among the last of the prompt. */

@@ -171,6 +171,14 @@ START_TEST(elementwise_equals_scalar)
             memset(want, 0, 400 * 4), memset(got, 0, 400 * 4);
             s->page_bounds(type, q, heads, (size_t)d + 3, bounds, pages, d, want, MOST_PAGES + 1);
             k->page_bounds(type, q, heads, (size_t)d + 3, bounds, pages, d, got, MOST_PAGES + 1), SAME("page_bounds", heads * (MOST_PAGES + 1));
+            int width = 1 + rng_below(&r, 70), centroids = 1 + rng_below(&r, 150), points = rng_below(&r, 12);
+            float *point = rng_floats(&r, (size_t)(12 * (width + 1))), *centre = rng_floats(&r, (size_t)(width * (centroids + 15) / 16 * 16 + 16 * width)), *square = rng_floats(&r, (size_t)centroids);
+            for (int c = 0; c < centroids; c++) square[c] = rng_below(&r, 3) ? 0 : fabsf(square[c]); /* ties, too */
+            int32_t label[2][12] = {{0}};
+            s->nearest(point, points, (size_t)width + 1, centre, square, centroids, width, label[0]);
+            k->nearest(point, points, (size_t)width + 1, centre, square, centroids, width, label[1]);
+            ck_assert_msg(!memcmp(label[0], label[1], sizeof label[0]), "%s: nearest", k->isa);
+            free(point), free(centre), free(square);
             free(q), free(bounds), free(x), free(y);
 #undef SAME
         }

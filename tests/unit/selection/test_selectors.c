@@ -260,6 +260,42 @@ START_TEST(replaced_rows_are_indexed_afresh)
 }
 END_TEST
 
+/* An index built a little at a time, while rows come, is the index of the rows it began with; fewer rows begin it anew. */
+START_TEST(a_build_in_parts_is_the_build)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    static const int64_t parts[] = {1, 1000, 100000};
+    if (!m->build_some) return;
+    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
+        struct instance x;
+        uint64_t whole[8], cut[8];
+        open_instance(&x, m, 200);
+        struct kv_rows *rows = &x.stored.rows;
+        rows->n_rows = 150;
+        ck_assert_int_eq(m->build(x.s, rows, NULL, 0), KV_OK);
+        rows->n_rows = 180;
+        ck_assert_int_eq(m->append(x.s, rows, 150), KV_OK);
+        ask(&x, whole);
+        bool done = false;
+        int calls = 0;
+        rows->n_rows = 190;
+        ck_assert_int_eq(m->build_some(x.s, rows, 1, &done), KV_OK);
+        ck_assert(!done);
+        for (rows->n_rows = 150; !done && calls < 100000; calls++) {
+            ck_assert_int_eq(m->build_some(x.s, rows, parts[p], &done), KV_OK);
+            if (rows->n_rows < 180) rows->n_rows++;
+        }
+        ck_assert(done && (calls > 2 || p == 2));
+        ck_assert_int_eq(m->covered(x.s), 150);
+        rows->n_rows = 180;
+        ck_assert_int_eq(m->append(x.s, rows, 150), KV_OK);
+        ask(&x, cut);
+        ck_assert_msg(!memcmp(whole, cut, sizeof whole), "%s depends on how its build is cut", m->name);
+        close_instance(&x);
+    }
+}
+END_TEST
+
 START_TEST(widening_never_selects_less)
 {
     const struct kv_selector_method *m = kv_selector_at((size_t)_i);
@@ -292,6 +328,7 @@ Suite *suite_selectors(void)
     tcase_add_loop_test(c, replaced_rows_are_indexed_afresh, 0, n);
     tcase_add_loop_test(c, any_order_of_steps_is_survived, 0, n);
     tcase_add_loop_test(c, widening_never_selects_less, 0, n);
+    tcase_add_loop_test(c, a_build_in_parts_is_the_build, 0, n);
     suite_add_tcase(s, c);
     return s;
 }
