@@ -1,0 +1,70 @@
+/* test_selection.c — selection inside the engine: indexes that take longer than a step, and what is served meanwhile. */
+#include "tests/unit/service/engine_runs.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+enum { CONTEXT = 1400, STEPS = 120 };
+
+static void install_clusters(struct kv_engine *e)
+{
+    struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find("clusterkv")};
+    struct kv_error err = {0};
+    kv_params_default(c.pipeline, &c.params);
+    ck_assert_int_eq(kv_params_set(c.pipeline, &c.params, "rows_per_cluster", 8, &err), KV_OK);
+    ck_assert_int_eq(kv_params_set(c.pipeline, &c.params, "budget_rows", 64, &err), KV_OK);
+    struct kv_release_word w = kv_engine_release(e);
+    ck_assert_msg(kv_engine_install(e, &c, false, w.epoch, w.epoch + 1, &err) == KV_OK, "%s", err.message);
+}
+
+static struct kv_engine_stats serve(double index_share, struct run *r)
+{
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.n_threads = 2;
+    c.index_share = index_share;
+    struct kv_engine *e = make_engine(&c);
+    install_clusters(e);
+    run_init(r, 5, CONTEXT, STEPS);
+    assign(e, r, KV_APPROXIMATE);
+    run_all(e, r);
+    struct kv_engine_stats stats;
+    kv_engine_stats(e, &stats);
+    kv_engine_destroy(e);
+    return stats;
+}
+
+static int first_approximate(const struct run *r)
+{
+    int i = 0;
+    while (i < r->n && r->published[i] == KV_EXACT) i++;
+    return i;
+}
+
+/* All rows are read until the index is there, so those tokens are exact; from then on it selects. Where that is follows from the work, not from the clock. */
+START_TEST(an_index_in_the_making_serves_all_rows)
+{
+    struct run *r = calloc(3, sizeof *r);
+    struct kv_engine_stats parts = serve(3, &r[0]), again = serve(3, &r[1]), whole = serve(0, &r[2]);
+    int at = first_approximate(&r[0]);
+    ck_assert_int_gt(at, 10);
+    ck_assert_int_lt(at, STEPS);
+    ck_assert_uint_gt(parts.index_waits, 0);
+    ck_assert_int_eq(first_approximate(&r[1]), at);
+    ck_assert_uint_eq(again.index_waits, parts.index_waits);
+    ck_assert_int_le(first_approximate(&r[2]), 1);
+    ck_assert_uint_eq(whole.index_waits, 0);
+    free(r);
+}
+END_TEST
+
+Suite *suite_selection(void);
+Suite *suite_selection(void)
+{
+    Suite *s = suite_create("selection");
+    TCase *c = tcase_create("selection");
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, an_index_in_the_making_serves_all_rows);
+    suite_add_tcase(s, c);
+    return s;
+}
