@@ -65,7 +65,8 @@ class EvidenceTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.d = support.Daemon("--set", "shadow.fraction=1", "--set", "quality.share=0")
-        cls.rollout = create(cls.d, 16, [{"metric": "drill_rollback", "threshold": 3600}])
+        loose = [{"metric": m, "threshold": 0.9} for m in ("omitted_mass", "output_error")]
+        cls.rollout = create(cls.d, 16, [{"metric": "drill_rollback", "threshold": 3600}, *loose])
         cls.d.complete("The quick brown fox jumps over the lazy dog and runs", max_tokens=40)
         cls.d.wait_until(lambda: gate(cls.d, cls.rollout, "omitted_mass")["n"] > 100)
 
