@@ -107,11 +107,11 @@ static double worst(double a, double b);
 
 /* ---------------------------------------------------------------- of live units */
 
-/* Two outputs and a state [group], visible [group], and what the tree needs. */
+/* Two states [group], a row, visible [group], and what the tree needs. */
 size_t kv_shadow_online_doubles(int32_t n_rows, int32_t d_head, int32_t group)
 {
     size_t g = (size_t)group, d = (size_t)d_head;
-    size_t floats = g * d * 2 + g * (d + 2) * 2 + g + d + kv_attend_scratch_floats(group, d_head, kv_tree_level(kv_mask_words(n_rows))) + 64;
+    size_t floats = g * (d + 2) * 2 + g + d + kv_attend_scratch_floats(group, d_head, kv_tree_level(kv_mask_words(n_rows))) + 64;
     size_t online = floats / 2 + 1, unit = kv_shadow_scratch_doubles(n_rows, d_head);
     return online > unit ? online : unit;
 }
@@ -129,6 +129,15 @@ static bool bound_of(const struct kv_rows *rows, double error, double delta, flo
     return false;
 }
 
+/* Finished: u is the output. */
+static struct kv_states attend(const struct kv_attention *a, float *memory, float *tree)
+{
+    struct kv_states s = {memory, memory + a->n_q, memory + 2 * (size_t)a->n_q};
+    kv_attend_subtree(kv_kernels(), a, kv_tree_level(a->n_blocks), 0, s, tree);
+    kv_kernels()->finish(a->n_q, a->d_head, s, s.u, (size_t)a->d_head);
+    return s;
+}
+
 enum kv_status kv_shadow_online(const struct kv_shadow_unit *u, double *scratch, size_t scratch_doubles, struct kv_sample *out)
 {
     const struct kv_rows *rows = u->rows;
@@ -136,20 +145,17 @@ enum kv_status kv_shadow_online(const struct kv_shadow_unit *u, double *scratch,
     if (n < 1 || d < 1 || d > MAX_D_HEAD || scratch_doubles < kv_shadow_online_doubles(n, d, group)) return KV_BAD_ARGUMENT;
     if (u->support && u->n_blocks < blocks) return KV_BAD_ARGUMENT;
     size_t g_n = (size_t)group, values = g_n * (size_t)d, stride = u->output_stride ? u->output_stride : (size_t)d;
-    float *whole = (float *)(void *)scratch, *part = whole + values, *state = part + values, *row = state + 2 * (g_n + g_n + values), *tree = row + d;
-    struct kv_states all = {state, state + g_n, state + 2 * g_n}, some = {state + 2 * g_n + values, state + 3 * g_n + values, state + 4 * g_n + values};
+    float *memory = (float *)(void *)scratch, *row = memory + 2 * (2 * g_n + values), *tree = row + d;
     int32_t *visible = (int32_t *)(void *)tree;
     tree += (g_n + 15) / 16 * 16;
     for (int32_t g = 0; g < group; g++) visible[g] = n;
     struct kv_attention a = {d, group, u->q, (size_t)d, rows->row_type, rows->scale, u->support ? u->n_blocks : blocks, rows->k, rows->v, visible, NULL};
-    int32_t level = kv_tree_level(a.n_blocks);
-    kv_attend_subtree(kv_kernels(), &a, level, 0, all, tree);
-    kv_kernels()->finish(group, d, all, whole, (size_t)d);
-    if (u->support) {
+    struct kv_states all = u->whole.m ? u->whole : attend(&a, memory, tree), some = u->part;
+    if (u->support && !some.m) {
         a.support = u->support;
-        kv_attend_subtree(kv_kernels(), &a, level, 0, some, tree);
-        kv_kernels()->finish(group, d, some, part, (size_t)d);
+        some = attend(&a, memory + 2 * g_n + values, tree);
     }
+    const float *whole = all.u, *part = some.u;
     out->kind = KV_SAMPLE_UNIT;
     out->omitted_mass = out->output_error = out->output_error_relative = 0;
     out->bound_holds = true;

@@ -16,6 +16,7 @@ struct kv_shadow_unit {
     int32_t n_blocks;
     const float *output;        /* [group][d_head] as published, or NULL: attention over the support, computed here */
     size_t output_stride;       /* floats between its rows; 0: d_head */
+    struct kv_states whole, part; /* of attention over all rows and over the support, u finished (u / l), where they are known; else m = NULL. Online only */
     bool estimator;             /* output comes from a declared estimator: the bound is not promised for it */
     int32_t recall_k;           /* 0: no recall; KV_RECALL_OWN. Top rows by dense score, ties to the lower position */
 };

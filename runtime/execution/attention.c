@@ -36,6 +36,7 @@ struct kv_attention_runner {
     struct kv_workers *workers;
     int32_t group, tile_tokens, max_jobs, max_folds, max_states;
     float *queries, *output;
+    float *m, *l;               /* [max_rows][H_q] of the states that output comes from */
     const void **k, **v;        /* [max_items][H_kv][max_blocks] */
     struct kv_head_plan *plans; /* [max_items][H_kv] */
     _Atomic uint8_t *planned;   /* likewise: in the call in work */
@@ -117,6 +118,8 @@ enum kv_status kv_attention_create(const struct kv_attention_shape *s, struct kv
     r->state_stride = state_floats(r->group, s->d_head);
     r->queries = aligned(rows * (size_t)s->n_q_heads * (size_t)s->d_head, sizeof(float));
     r->output = aligned(rows * (size_t)s->n_q_heads * (size_t)s->d_head, sizeof(float));
+    r->m = aligned(rows * (size_t)s->n_q_heads, sizeof(float));
+    r->l = aligned(rows * (size_t)s->n_q_heads, sizeof(float));
     r->k = aligned(items * heads * (size_t)s->max_blocks, sizeof *r->k);
     r->v = aligned(items * heads * (size_t)s->max_blocks, sizeof *r->v);
     r->plans = aligned(items * heads, sizeof *r->plans);
@@ -126,7 +129,7 @@ enum kv_status kv_attention_create(const struct kv_attention_shape *s, struct kv
     r->state_floats = aligned((size_t)r->max_states * r->state_stride, sizeof(float));
     r->states = aligned((size_t)r->max_states, sizeof *r->states);
     r->worker = aligned((size_t)n_workers, sizeof *r->worker);
-    bool ok = r->queries && r->output && r->k && r->v && r->plans && r->planned && r->jobs && r->folds && r->state_floats && r->states && r->worker;
+    bool ok = r->queries && r->output && r->m && r->l && r->k && r->v && r->plans && r->planned && r->jobs && r->folds && r->state_floats && r->states && r->worker;
     int32_t n_q = r->tile_tokens * r->group, top = level_over(s->max_blocks);
     for (int32_t i = 0; ok && i < n_workers; i++) {
         struct worker *w = &r->worker[i];
@@ -156,6 +159,8 @@ void kv_attention_destroy(struct kv_attention_runner *r)
     }
     free(r->queries);
     free(r->output);
+    free(r->m);
+    free(r->l);
     free(r->k);
     free(r->v);
     free(r->plans);
@@ -206,8 +211,10 @@ static void finish(const struct kv_attention_runner *r, const struct kv_step_ite
     for (int32_t t = 0; t < n; t++) {
         size_t q = (size_t)t * g;
         struct kv_states one = {.m = s.m + q, .l = s.l + q, .u = s.u + q * d};
-        float *out = r->output + ((size_t)(it->row + token + t) * (size_t)r->s.n_q_heads + (size_t)head * g) * d;
-        r->kernels->finish(r->group, r->s.d_head, one, out, d);
+        size_t at = (size_t)(it->row + token + t) * (size_t)r->s.n_q_heads + (size_t)head * g;
+        r->kernels->finish(r->group, r->s.d_head, one, r->output + at * d, d);
+        memcpy(r->m + at, one.m, g * sizeof *one.m);
+        memcpy(r->l + at, one.l, g * sizeof *one.l);
     }
 }
 
@@ -340,6 +347,12 @@ struct kv_attention kv_attention_view(const struct kv_attention_runner *r, const
     a.n_blocks = blocks_for(it->position + it->n);
     a.support = r->plans[head_index(r, it, head)].support;
     return a;
+}
+
+struct kv_states kv_attention_state(const struct kv_attention_runner *r, const struct kv_step_item *it, int32_t head)
+{
+    size_t at = (size_t)it->row * (size_t)r->s.n_q_heads + (size_t)head * (size_t)r->group;
+    return (struct kv_states){.m = r->m + at, .l = r->l + at, .u = r->output + at * (size_t)r->s.d_head};
 }
 
 void kv_attention_once(struct kv_attention_runner *r, int32_t worker, const struct kv_step_item *it, int32_t head,

@@ -51,6 +51,8 @@ void kv_attention_run(struct kv_attention_runner *r, struct kv_step_item *const 
                       kv_plan_fn *plan, void *plan_ctx);
 /* The description of one head after kv_attention_run, for evaluation: same pointers, support as planned. n = 1 items only. */
 struct kv_attention kv_attention_view(const struct kv_attention_runner *r, const struct kv_step_item *item, int32_t kv_head);
+/* Its state: m and l of the group, and as u the finished output, u / l. Of no meaning where the plan had an output of its own. */
+struct kv_states kv_attention_state(const struct kv_attention_runner *r, const struct kv_step_item *item, int32_t kv_head);
 /* One head of an n = 1 item computed again over `blocks` ([n_blocks] slabs), all on the calling thread: out [group][d_head]. */
 void kv_attention_once(struct kv_attention_runner *r, int32_t worker, const struct kv_step_item *item, int32_t kv_head,
                        const uint8_t *const *blocks, float *out);

@@ -34,6 +34,10 @@ static void evaluate(void *ctx, int32_t worker, int32_t i)
     int32_t n_visible = j->item->position + 1;
     struct kv_rows rows = kv_selection_rows(sel, &a, n_visible);
     struct kv_shadow_unit u = {.rows = &rows, .q = a.q, .support = a.support, .n_blocks = a.n_blocks};
+    /* What was published is one side of the comparison already: all rows, or the support of an accepted selection. */
+    struct kv_states published = kv_attention_state(kv_transformer_attention(e->transformer), j->item, j->kv_head);
+    if (!a.support) u.whole = published;
+    else if (!sel->method->estimate) u.part = published;
     if (j->served) {
         u.output = kv_attention_output(kv_transformer_attention(e->transformer)) +
                    ((size_t)j->item->row * (size_t)e->shape.n_q_heads + (size_t)j->kv_head * (size_t)sel->group) * (size_t)sel->d_head;

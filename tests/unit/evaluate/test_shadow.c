@@ -186,6 +186,36 @@ START_TEST(live_units_are_judged_as_by_the_reference)
 }
 END_TEST
 
+/* Attention as the step left it stands for its own computation, on either side. */
+START_TEST(known_states_are_taken_as_they_are)
+{
+    struct unit x;
+    struct kv_sample computed = {0}, known = {0};
+    double scratch[4096];
+    float whole[2 + D], part[2 + D], tree[8 * (D + 2)];
+    int32_t visible = N;
+    open_unit(&x, 9);
+    kv_mask_set_range(x.support, 3, 60);
+    ck_assert_int_eq(kv_shadow_online(&x.u, scratch, sizeof scratch / sizeof *scratch, &computed), KV_OK);
+    struct kv_attention a = {D, 1, x.u.q, D, x.u.rows->row_type, x.u.rows->scale, x.u.n_blocks, x.u.rows->k, x.u.rows->v, &visible, NULL};
+    struct kv_states all = {whole, whole + 1, whole + 2}, some = {part, part + 1, part + 2};
+    kv_attend_subtree(kv_kernels(), &a, kv_tree_level(a.n_blocks), 0, all, tree), kv_kernels()->finish(1, D, all, all.u, D);
+    a.support = x.u.support;
+    kv_attend_subtree(kv_kernels(), &a, kv_tree_level(a.n_blocks), 0, some, tree), kv_kernels()->finish(1, D, some, some.u, D);
+    for (int i = 0; i < 3; i++) {
+        x.u.whole = i != 1 ? all : (struct kv_states){0};
+        x.u.part = i != 0 ? some : (struct kv_states){0};
+        ck_assert_int_eq(kv_shadow_online(&x.u, scratch, sizeof scratch / sizeof *scratch, &known), KV_OK);
+        ck_assert_mem_eq(&known, &computed, sizeof known);
+    }
+    ck_assert_double_gt(computed.omitted_mass, 0.01);
+    *all.l *= 2; /* it is used, not computed again */
+    ck_assert_int_eq(kv_shadow_online(&x.u, scratch, sizeof scratch / sizeof *scratch, &known), KV_OK);
+    ck_assert_double_gt(known.omitted_mass, computed.omitted_mass);
+    close_unit(&x);
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused)
 {
     struct unit x;
@@ -208,6 +238,7 @@ Suite *suite_shadow(void)
     tcase_add_test(c, a_support_of_vanishing_mass_has_an_output);
     tcase_add_test(c, a_wrong_output_breaks_the_bound);
     tcase_add_loop_test(c, live_units_are_judged_as_by_the_reference, 0, 4);
+    tcase_add_test(c, known_states_are_taken_as_they_are);
     tcase_add_test(c, what_does_not_fit_is_refused);
     suite_add_tcase(s, c);
     return s;
