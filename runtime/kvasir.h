@@ -178,6 +178,8 @@ struct kv_engine_config {
     const char *disk_path;          /* tiers.disk.*: folder where completed turns of sessions are kept; NULL or "": no disk tier. Used during create only */
     uint64_t disk_bytes, disk_reserve_bytes; /* cap of its files, and what stays free on the file system */
     uint8_t disk_key[32];           /* master key of its encryption */
+    int32_t disk_threads;           /* transfer threads of the disk tier, 1 to 16; 0: 4 */
+    uint64_t prefetch_bytes;        /* window of waiting requests' histories that come from disk to host memory ahead of their turn; 0: none; default 256 MiB */
     const char *eviction;           /* "fifo", "lru", "lfu", "value"; NULL: lru */
     const struct kv_disk_io *disk_io; /* NULL: the system's calls */
     /* Credits of transfers (runtime/service/credits.h). 0: pinned and link window as host_bytes, staging as device_bytes, read queue twice max_sequences. */
@@ -365,6 +367,7 @@ struct kv_turn_stats { /* of all sessions since the start */
     uint64_t saves, restores, overlapped, recomputes, failures; /* overlapped: a step ran under the read; recomputes: blocks were there and computing them was
                                                                   expected to be faster */
     uint64_t saved_bytes, restored_bytes, restored_tokens, sessions;
+    uint64_t prefetches, prefetched_bytes; /* of the restores, those made while the request still waited for its turn */
     double restore_bytes_per_second, restore_wait_us;
     int32_t waiting;                     /* reads and saves that are not over */
 };

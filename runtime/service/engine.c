@@ -14,7 +14,7 @@
 
 void kv_engine_config_default(struct kv_engine_config *c)
 {
-    *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .starvation_us = 10000000, .host_bytes = DEFAULT_HOST_BYTES, .swap_bytes = UINT64_C(256) << 20,
+    *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .starvation_us = 10000000, .host_bytes = DEFAULT_HOST_BYTES, .swap_bytes = UINT64_C(256) << 20, .prefetch_bytes = UINT64_C(256) << 20,
                                    .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256, .prefix_reuse = true, .index_share = 3,
                                    .shadow_fraction = 0.02, .shadow_queue = 64};
 }
@@ -209,6 +209,7 @@ void kv_engine_destroy(struct kv_engine *e)
         pthread_mutex_unlock(&e->lock);
         pthread_join(e->thread, NULL);
     }
+    kv_engine_prefetch_stop(e);
     kv_engine_turns_destroy(e);
     kv_tournament_destroy(e->tournament);
     kv_transformer_destroy(e->transformer);

@@ -34,6 +34,12 @@ struct kv_gate {
     double max_omitted_mass;
 };
 
+struct kv_ahead { /* the history that is being brought to host memory for a waiting request */
+    struct kv_turn *turn; /* NULL: none */
+    uint64_t request, bytes; /* bytes: set aside while it is read */
+    struct kv_cache cache;
+};
+
 struct kv_shadow_job { /* one sampled unit of the layer in work */
     struct kv_step_item *item;
     int32_t kv_head;
@@ -57,6 +63,7 @@ struct kv_engine {
     struct kv_prefix_index *prefix;
     struct kv_chunk_identity prefix_base; /* but for the tenant */
     struct kv_turns *turns;          /* NULL without a disk tier */
+    struct kv_ahead ahead;
     struct kv_backlog *backlog;
     struct kv_pauses *pauses;
     struct kv_credits *credits;
@@ -149,6 +156,11 @@ void kv_engine_turn_runs(struct kv_engine *e, struct kv_sequence *s);  /* after 
 void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish); /* takes the cache's exact blocks along */
 void kv_engine_turn_stepped(struct kv_step_item *it);                  /* after a step: void when its rows did not come */
 void kv_engine_turns_collect(struct kv_engine *e);
+
+/* engine_prefetch.c: histories of waiting requests */
+void kv_engine_prefetch(struct kv_engine *e);       /* after admissions */
+void kv_engine_prefetch_stop(struct kv_engine *e);
+bool kv_engine_prefetches(const struct kv_engine *e, const struct kv_sequence *s); /* its history is on its way and will be found as a prefix */
 
 /* engine_step.c */
 void kv_engine_step(struct kv_engine *e);

@@ -23,7 +23,7 @@ enum kv_status kv_engine_turns_create(struct kv_engine *e, struct kv_error *err)
     const struct kv_engine_config *c = &e->config;
     struct kv_turns_config t = {.base = e->prefix_base, .n_layers = e->weights->n_layers, .n_kv_heads = e->weights->n_kv_heads,
                                 .slab_bytes = kv_slab_bytes(KV_ROW_TYPE, e->weights->n_kv_heads, e->weights->d_head), .path = c->disk_path,
-                                .capacity_bytes = c->disk_bytes, .reserve_bytes = c->disk_reserve_bytes, .io = c->faults ? &kv_disk_io_faulty : c->disk_io, .victim = KV_VICTIM_LRU,
+                                .capacity_bytes = c->disk_bytes, .reserve_bytes = c->disk_reserve_bytes, .io = c->faults ? &kv_disk_io_faulty : c->disk_io, .victim = KV_VICTIM_LRU, .threads = c->disk_threads,
                                 .event = on_event, .event_ctx = e};
     if (!c->disk_path || !*c->disk_path) return KV_OK;
     memcpy(t.key, c->disk_key, sizeof t.key);
@@ -49,7 +49,7 @@ static bool look(struct kv_engine *e, struct kv_sequence *s)
     int32_t first = s->cache.n_rows / KV_BLOCK_ROWS, end = kv_engine_prefix_limit(s) / KV_BLOCK_ROWS;
     s->turn_over = true;
     if (s->observe_prompt || s->recomputing || s->cache.n_rows % KV_BLOCK_ROWS || end <= first) return false;
-    s->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row, s->cache.faults);
+    s->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row, false, s->cache.faults);
     s->turn_over = s->turn == NULL;
     return s->turn != NULL;
 }
@@ -95,6 +95,7 @@ static bool starts(struct kv_engine *e, struct kv_sequence *s)
 bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s)
 {
     if (!e->turns || s->turn_over) return false;
+    if (!s->turn && kv_engine_prefetches(e, s)) return true;
     if (!s->turn) return look(e, s);
     switch ((enum kv_turn_phase)atomic_load(&s->turn->phase)) {
     case KV_TURN_LOOKING: return true;

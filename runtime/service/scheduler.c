@@ -231,6 +231,7 @@ void kv_scheduler_begin(struct kv_engine *e)
         take(e, s, at);
         admit(e, s);
     }
+    kv_engine_prefetch(e);
 }
 
 /* ---------------------------------------------------------------- choice */

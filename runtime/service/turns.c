@@ -52,6 +52,10 @@ static void look(struct kv_turns *t, struct kv_turn *j)
         j->end = j->first;
         t->us_per_byte *= 0.95; /* one slow read must not rule out reading for ever */
     }
+    struct kv_chain used = j->chain;
+    used.n_blocks = held;
+    kv_chain_touch(t->directory, &used); /* what a request waits for is no victim of the saves before it */
+    if (j->ahead) return;
     pthread_mutex_lock(&t->lock);
     t->tier.hits += (uint64_t)(held > j->first ? held - j->first : 0);
     t->tier.misses += (uint64_t)(j->chain.n_blocks - (held > j->first ? held : j->first));
@@ -81,9 +85,23 @@ static int32_t blocks_in(uint64_t window_bytes, uint64_t block_bytes)
     return n < 1 ? 1 : n > KV_PUBLISH_MAX ? KV_PUBLISH_MAX : (int32_t)n;
 }
 
+/* The session of a request that still waits: what a look says of one that has its turn. */
+static void restore_begins(struct kv_turns *t, struct kv_turn *j)
+{
+    pthread_mutex_lock(&t->lock);
+    t->tier.hits += (uint64_t)(j->end - j->first);
+    struct session *s = named(j) ? kv_turns_make(t, j->tenant, j->session, KV_SESSION_PAUSED_HOST) : NULL;
+    if (s) {
+        s->info.recompute_us = (j->end - j->first) * KV_BLOCK_ROWS * j->us_per_row;
+        (void)kv_lifecycle_move(&s->info.state, KV_SESSION_RESTORING);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
 static void read_blocks(struct kv_turns *t, struct kv_turn *j)
 {
     double began = kv_now_us();
+    if (j->ahead) restore_begins(t, j);
     int32_t window = blocks_in(READ_WINDOW, t->config.slab_bytes);
     kv_faults_at_disk(&j->faults);
     j->chain.faults = &j->faults;
@@ -115,6 +133,8 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
     t->stats.restores += tokens > 0;
     t->stats.restored_tokens += (uint64_t)tokens;
     t->stats.restored_bytes += j->bytes;
+    t->stats.prefetches += j->ahead && tokens > 0;
+    t->stats.prefetched_bytes += j->ahead ? j->bytes : 0;
     t->stats.failures += j->status != KV_OK;
     t->stats.restore_bytes_per_second = t->us_per_byte > 0 ? 1e6 / t->us_per_byte : 0;
     t->tier.failures += j->status != KV_OK;
@@ -215,7 +235,7 @@ static void done(struct kv_turns *t, struct kv_turn *j, enum kv_turn_phase phase
 static bool work(struct kv_turns *t)
 {
     struct command *c = t->command;
-    struct kv_turn *j = c ? NULL : t->reads.head;
+    struct kv_turn *j = c ? NULL : t->reads.head ? t->reads.head : t->ahead.head;
     if (c) {
         t->command = c->next;
         pthread_mutex_unlock(&t->lock);
@@ -225,7 +245,7 @@ static bool work(struct kv_turns *t)
         c->done = true;
         pthread_cond_broadcast(&t->answered);
     } else if (j) {
-        take_out(&t->reads, j);
+        take_out(j->ahead ? &t->ahead : &t->reads, j);
         pthread_mutex_unlock(&t->lock);
         bool looks = atomic_load(&j->phase) == KV_TURN_LOOKING;
         if (looks) look(t, j);
@@ -309,6 +329,7 @@ enum kv_status kv_turns_create(const struct kv_turns_config *c, struct kv_turns 
     if (!t) return kv_fail(err, KV_OUT_OF_MEMORY, "tiers.disk", "no memory for the disk tier");
     t->config = *c;
     list_init(&t->reads);
+    list_init(&t->ahead);
     list_init(&t->saves);
     list_init(&t->saved);
     pthread_mutex_init(&t->lock, NULL);
@@ -386,13 +407,14 @@ static void hand_over(struct kv_turns *t, struct turn_list *to, struct kv_turn *
 }
 
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
-                              struct kv_fault_marks faults)
+                              bool ahead, struct kv_fault_marks faults)
 {
     struct kv_turn *j = make_turn(t, tenant, session, tokens, n_tokens, us_per_row);
     if (!j) return NULL;
     j->first = first;
     j->faults = faults;
-    hand_over(t, &t->reads, j, KV_TURN_LOOKING);
+    j->ahead = ahead;
+    hand_over(t, ahead ? &t->ahead : &t->reads, j, KV_TURN_LOOKING);
     return j;
 }
 
@@ -401,14 +423,14 @@ void kv_turns_read(struct kv_turns *t, struct kv_turn *j, struct kv_cache *cache
     j->cache = cache;
     j->asked = j->end;
     j->began_us = kv_now_us();
-    hand_over(t, &t->reads, j, KV_TURN_READING);
+    hand_over(t, j->ahead ? &t->ahead : &t->reads, j, KV_TURN_READING);
 }
 
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)
 {
     atomic_store(&j->cancelled, true);
     pthread_mutex_lock(&t->lock);
-    if (take_out(&t->reads, j)) done(t, j, KV_TURN_DONE);
+    if (take_out(&t->reads, j) || take_out(&t->ahead, j)) done(t, j, KV_TURN_DONE);
     while (atomic_load(&j->phase) == KV_TURN_LOOKING || atomic_load(&j->phase) == KV_TURN_READING) pthread_cond_wait(&t->answered, &t->lock);
     pthread_mutex_unlock(&t->lock);
     kv_chain_free(&j->chain);

@@ -38,6 +38,7 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     struct kv_cache own;           /* of a save, which has the slabs to itself */
     double us_per_row, began_us, took_us;
     struct kv_fault_marks faults;  /* injected ones that it meets */
+    bool ahead;                    /* of its turn */
     bool dearer;                   /* the blocks are there and computing them again is expected to be faster */
     enum kv_status status;         /* why end is less than what was asked for */
     uint64_t bytes;                /* read */
@@ -54,9 +55,10 @@ void kv_turns_destroy(struct kv_turns *t);
 
 /* ---------------------------------------------------------------- decode thread */
 
-/* Asks which blocks of these tokens from `first` on are there. us_per_row: what computing a row takes, 0: unknown. NULL: no memory. */
+/* Asks which blocks of these tokens from `first` on are there. us_per_row: what computing a row takes, 0: unknown. ahead: for
+ * a request that waits still; whoever has a request's turn comes first. NULL: no memory. */
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
-                              struct kv_fault_marks faults);
+                              bool ahead, struct kv_fault_marks faults);
 /* FOUND with end > first: the cache has slabs for blocks [first, end) now; the read begins. A step may run over them meanwhile (kv_cache.arrived). */
 void kv_turns_read(struct kv_turns *t, struct kv_turn *turn, struct kv_cache *cache);
 /* Any phase. Returns when no slab is touched any more. */

@@ -45,7 +45,7 @@ struct kv_turns {
     pthread_mutex_t lock;
     pthread_cond_t work, answered; /* answered: a command or a turn is done */
     bool stopping;
-    struct turn_list reads, saves, saved;
+    struct turn_list reads, ahead, saves, saved;
     struct command *command;
     struct session *session; /* [KV_SESSIONS_MAX] */
     int64_t clock;

@@ -263,6 +263,107 @@ START_TEST(prefill_runs_under_the_read)
 }
 END_TEST
 
+enum { WAITING = 4 };
+
+static struct kv_engine *one_at_a_time(uint64_t prefetch_bytes, const struct kv_disk_io *io)
+{
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.n_threads = 2;
+    c.max_sequences = 1;
+    c.prefetch_bytes = prefetch_bytes;
+    c.disk_path = folder;
+    c.disk_bytes = 256 << 20;
+    c.disk_io = io;
+    c.disk_key[5] = 9;
+    return make_engine(&c);
+}
+
+static void text(struct run *r, int i, int32_t n, int32_t steps)
+{
+    static const char *const sessions[WAITING] = {"w0", "w1", "w2", "w3"};
+    run_init(r, 40 + (uint32_t)i, n, steps);
+    r->request.tenant = "alpha";
+    r->request.session = sessions[i];
+    r->request.observe_prompt = false;
+}
+
+/* Requests that wait for their turn have their history in host memory when it comes, as far as the window goes. */
+START_TEST(histories_come_ahead_of_their_turn)
+{
+    struct run *r = calloc(2 * WAITING, sizeof *r);
+    struct kv_disk_io io = kv_disk_io_system;
+    io.pread = slow_pread;
+    for (int i = 0; i < WAITING; i++) {
+        struct kv_engine *e = make_engine(NULL);
+        text(&r[i], i, HISTORY + MORE, i ? STEPS : 100);
+        r[i].request.session = NULL;
+        run_all(e, &r[i]);
+        kv_engine_destroy(e);
+    }
+    for (int window = 0; window < 2; window++) {
+        clear_folder();
+        atomic_store(&reads_left, 1 << 30);
+        struct kv_engine *e = one_at_a_time(0, NULL);
+        for (int i = 0; i < WAITING; i++) {
+            text(&r[WAITING + i], i, HISTORY, 2);
+            run_all(e, &r[WAITING + i]);
+        }
+        kv_engine_destroy(e);
+        e = one_at_a_time(window ? 4096 : 64 << 20, &io);
+        for (int i = 0; i < WAITING; i++) text(&r[WAITING + i], i, HISTORY + MORE, i ? STEPS : 100), run_begin(e, &r[WAITING + i]);
+        for (int i = 0; i < WAITING; i++) run_end(&r[WAITING + i]), same_runs(&r[i], &r[WAITING + i]);
+        for (int i = 0; i < WAITING; i++) ck_assert_int_eq(r[WAITING + i].stats.n_reused, HISTORY / 64 * 64);
+        struct kv_turn_stats t = stats_of(e);
+        ck_assert_uint_eq(t.restores, WAITING);
+        ck_assert_uint_eq(t.prefetches, window ? 0 : WAITING - 1);
+        if (!window) ck_assert_uint_eq(t.prefetched_bytes * WAITING, t.restored_bytes * (WAITING - 1));
+        struct kv_session_info info;
+        await_saved(e, "w3");
+        ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "w3", &info, NULL), KV_OK);
+        ck_assert_uint_eq(info.restores, 1);
+        ck_assert_uint_eq(info.failures, 0);
+        kv_engine_destroy(e);
+    }
+    free(r);
+}
+END_TEST
+
+/* Cancelled, failed and abandoned while the history is on its way: nothing is left held, and the others' tokens are the same. */
+START_TEST(what_is_read_ahead_may_go_wrong)
+{
+    struct run *r = calloc(2 * WAITING, sizeof *r);
+    struct kv_disk_io io = kv_disk_io_system;
+    io.pread = slow_pread;
+    struct kv_engine *e = one_at_a_time(0, NULL);
+    atomic_store(&reads_left, 1 << 30);
+    for (int i = 0; i < WAITING; i++) text(&r[i], i, HISTORY, 2), run_all(e, &r[i]);
+    kv_engine_destroy(e);
+    for (int i = 0; i < WAITING; i++) {
+        e = make_engine(NULL);
+        text(&r[i], i, HISTORY + MORE, STEPS);
+        r[i].request.session = NULL;
+        run_all(e, &r[i]);
+        kv_engine_destroy(e);
+    }
+    for (int round = 0; round < 3; round++) {
+        e = one_at_a_time(64 << 20, &io);
+        if (round == 1) atomic_store(&reads_left, 25);
+        for (int i = 0; i < WAITING; i++) text(&r[WAITING + i], i, HISTORY + MORE, STEPS), run_begin(e, &r[WAITING + i]);
+        if (round == 0) kv_stream_cancel(r[WAITING + 1].stream), kv_stream_cancel(r[WAITING + 2].stream);
+        for (int i = 0; i < WAITING && round < 2; i++) {
+            run_end(&r[WAITING + i]);
+            if (r[WAITING + i].stats.finish == KV_FINISH_LENGTH) same_runs(&r[i], &r[WAITING + i]);
+        }
+        if (round < 2) ck_assert_int_eq(r[WAITING + 3].stats.finish, KV_FINISH_LENGTH);
+        kv_engine_destroy(e); /* the third time, in the middle of it */
+        for (int i = 0; i < WAITING && round == 2; i++) run_end(&r[WAITING + i]);
+        atomic_store(&reads_left, 1 << 30);
+    }
+    free(r);
+}
+END_TEST
+
 START_TEST(the_cap_holds_and_the_oldest_go)
 {
     enum { CAP = 8 << 20 };
@@ -470,6 +571,8 @@ Suite *suite_turns(void)
     tcase_add_test(t, damaged_rows_are_computed_again);
     tcase_add_test(t, a_failing_disk_costs_time_only);
     tcase_add_test(t, prefill_runs_under_the_read);
+    tcase_add_test(t, histories_come_ahead_of_their_turn);
+    tcase_add_test(t, what_is_read_ahead_may_go_wrong);
     tcase_add_test(t, the_cap_holds_and_the_oldest_go);
     tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
     tcase_add_test(t, sessions_are_known_after_a_restart);
