@@ -267,6 +267,8 @@ struct kv_request {
     int32_t n_force;
     bool observe_prompt;
     void (*observe)(void *ctx, int32_t position, const float *logits, int32_t n_vocab);
+    /* Under observe_ctx and observe's rules: x [n] is what an operation (enum kv_operation, runtime/model/transformer.h) of a layer gave for one position. */
+    void (*trace)(void *ctx, int32_t position, int32_t layer, int operation, float *x, int32_t n);
     void *observe_ctx;
 };
 

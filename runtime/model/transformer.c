@@ -191,6 +191,26 @@ static void quantise_row(struct kv_transformer *t, int32_t cols, int32_t row)
     t->k->quantise(&a);
 }
 
+/* ---------------------------------------------------------------- traces */
+
+const char *kv_operation_name(enum kv_operation o)
+{
+    static const char *const names[] = {
+#define KV_OPERATION(name) #name,
+        KV_OPERATIONS(KV_OPERATION)
+#undef KV_OPERATION
+    };
+    return names[o];
+}
+
+static void trace(struct kv_transformer *t, const struct kv_step_hooks *hooks, int32_t layer, enum kv_operation o, float *x, int32_t cols)
+{
+    for (int32_t row = 0; hooks->trace && row < t->n_rows; row++) {
+        const struct kv_step_item *it = &t->items[t->item_of[row]];
+        hooks->trace(hooks->ctx, it, row - it->row, layer, o, x + (size_t)row * (size_t)cols, cols);
+    }
+}
+
 /* ---------------------------------------------------------------- what happens to each row */
 
 static void embed(struct kv_transformer *t, const void *arg, int32_t row)
@@ -412,14 +432,19 @@ static void lay_out(struct kv_transformer *t, struct kv_step_item *items, int32_
     }
 }
 
-static void feed_forward(struct kv_transformer *t, const struct kv_layer_weights *l)
+static void feed_forward(struct kv_transformer *t, int32_t layer, const struct kv_layer_weights *l, const struct kv_step_hooks *hooks)
 {
     struct product gate_up[] = {{&l->gate, t->gate}, {&l->up, t->up}};
     multiply(t, t->n_rows, gate_up, 2);
+    trace(t, hooks, layer, KV_OP_gate, t->gate, t->w->d_ff);
+    trace(t, hooks, layer, KV_OP_up, t->up, t->w->d_ff);
     bool quantise = kv_type_is_quantised(l->down.type);
     each_row(t, t->n_rows, activate, &quantise);
+    trace(t, hooks, layer, KV_OP_swiglu, t->in.f32, t->w->d_ff);
     multiply(t, t->n_rows, &(struct product){&l->down, t->out}, 1);
+    trace(t, hooks, layer, KV_OP_down, t->out, t->w->d_model);
     each_row(t, t->n_rows, after_ffn, NULL);
+    trace(t, hooks, layer, KV_OP_residual, t->x, t->w->d_model);
 }
 
 void kv_transformer_step(struct kv_transformer *t, struct kv_step_item *items, int32_t n_items, const struct kv_step_hooks *hooks)
@@ -430,12 +455,17 @@ void kv_transformer_step(struct kv_transformer *t, struct kv_step_item *items, i
     if (t->n_rows == 0) return;
     prefetch_next(t, 0, 0);
     each_row(t, t->n_rows, embed, NULL);
+    trace(t, hooks, -1, KV_OP_embedding, t->x, w->d_model);
     for (int32_t layer = 0; layer < w->n_layers; layer++) {
         const struct kv_layer_weights *l = &w->layers[layer];
         struct norm n = {l->attn_norm, kv_type_is_quantised(l->wq.type) || kv_type_is_quantised(l->wk.type) || kv_type_is_quantised(l->wv.type)};
         each_row(t, t->n_rows, normalise, &n);
+        trace(t, hooks, layer, KV_OP_attention_norm, t->in.f32, w->d_model);
         struct product qkv[] = {{&l->wq, t->q}, {&l->wk, t->key}, {&l->wv, t->value}};
         multiply(t, t->n_rows, qkv, 3);
+        trace(t, hooks, layer, KV_OP_query, t->q, w->n_q_heads * w->d_head);
+        trace(t, hooks, layer, KV_OP_key, t->key, w->n_kv_heads * w->d_head);
+        trace(t, hooks, layer, KV_OP_value, t->value, w->n_kv_heads * w->d_head);
         each_row(t, t->n_rows, place_row, &(struct layer_arg){l, layer});
 
         int64_t at = kv_now_ns();
@@ -446,9 +476,13 @@ void kv_transformer_step(struct kv_transformer *t, struct kv_step_item *items, i
 
         bool quantise = kv_type_is_quantised(l->wo.type);
         each_row(t, t->n_rows, take_attention, &quantise);
+        trace(t, hooks, layer, KV_OP_attention, t->in.f32, w->n_q_heads * w->d_head);
         multiply(t, t->n_rows, &(struct product){&l->wo, t->out}, 1);
+        trace(t, hooks, layer, KV_OP_attention_output, t->out, w->d_model);
         each_row(t, t->n_rows, after_attention, l);
-        feed_forward(t, l);
+        trace(t, hooks, layer, KV_OP_attention_residual, t->x, w->d_model);
+        trace(t, hooks, layer, KV_OP_ffn_norm, t->in.f32, w->d_model);
+        feed_forward(t, layer, l, hooks);
     }
     all_logits(t, hooks);
     double shared_us = (double)(kv_now_ns() - began - attention_ns) / 1e3;

@@ -8,8 +8,22 @@
 #include "runtime/execution/attention.h"
 #include "runtime/model/weights.h"
 
+/* What a step computes of one row, in order; of one layer but for the first and the last. */
+#define KV_OPERATIONS(X)                                                                                                          \
+    X(embedding) X(attention_norm) X(query) X(key) X(value) X(attention) X(attention_output) X(attention_residual) X(ffn_norm)   \
+    X(gate) X(up) X(swiglu) X(down) X(residual)
+enum kv_operation {
+#define KV_OPERATION(name) KV_OP_##name,
+    KV_OPERATIONS(KV_OPERATION)
+#undef KV_OPERATION
+    KV_OPERATION_COUNT
+};
+const char *kv_operation_name(enum kv_operation o);
+
 struct kv_step_hooks {
     void *ctx;
+    /* Decode thread: the result x [n] of an operation on one row, which may be changed. layer -1: embedding. NULL: nobody looks. */
+    void (*trace)(void *ctx, const struct kv_step_item *item, int32_t token, int32_t layer, enum kv_operation o, float *x, int32_t n);
     kv_plan_fn *plan; /* worker thread; NULL: no item selects */
     /* Decode thread: attention of these items in this layer is done, their rows are still acquired. May be NULL. */
     void (*attended)(void *ctx, struct kv_step_item *const *items, int32_t n_items, int32_t layer);

@@ -48,6 +48,20 @@ static void observe_row(void *ctx, const struct kv_step_item *item, int32_t toke
     if (s->observe) s->observe(s->observe_ctx, item->position + token, logits, e->info->n_vocab);
 }
 
+static void trace_row(void *ctx, const struct kv_step_item *item, int32_t token, int32_t layer, enum kv_operation o, float *x, int32_t n)
+{
+    const struct kv_sequence *s = item->owner;
+    (void)ctx;
+    if (s->trace) s->trace(s->observe_ctx, item->position + token, layer, (int)o, x, n);
+}
+
+static bool traced(const struct kv_engine *e)
+{
+    bool any = false;
+    for (int32_t i = 0; i < e->n_items; i++) any |= ((const struct kv_sequence *)e->items[i].owner)->trace != NULL;
+    return any;
+}
+
 static void attended(void *ctx, struct kv_step_item *const *items, int32_t n_items, int32_t layer)
 {
     struct kv_engine *e = ctx;
@@ -208,7 +222,7 @@ void kv_engine_step(struct kv_engine *e)
 {
     int64_t began_us = kv_engine_now_us();
     e->step_jobs = 0;
-    e->hooks = (struct kv_step_hooks){.ctx = e, .plan = kv_sequence_plan, .attended = attended, .logits = observe_row};
+    e->hooks = (struct kv_step_hooks){.ctx = e, .plan = kv_sequence_plan, .attended = attended, .logits = observe_row, .trace = traced(e) ? trace_row : NULL};
     kv_placement_step_begin(e->placements);
     kv_transformer_step(e->transformer, e->items, e->n_items, &e->hooks);
     double stall_us = kv_placement_step_end(e->placements);

@@ -45,6 +45,7 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     s->deadline_us = r->deadline_us;
     s->observe = r->observe;
     s->observe_ctx = r->observe_ctx;
+    s->trace = r->trace;
     s->observe_prompt = r->observe_prompt && r->observe;
     s->frontier = KV_UNTAINTED;
     s->next_block = -1;

@@ -69,6 +69,7 @@ struct kv_sequence {
     int64_t deadline_us, submitted_us, admitted_us, first_us;
     int32_t *force;
     void (*observe)(void *ctx, int32_t position, const float *logits, int32_t n_vocab);
+    void (*trace)(void *ctx, int32_t position, int32_t layer, int operation, float *x, int32_t n);
     void *observe_ctx;
     /* Progress. */
     int32_t *tokens, n_tokens;         /* [n_prompt + max_tokens] */

@@ -139,6 +139,62 @@ class FullDisk(unittest.TestCase):
             d.kill()
 
 
+def spoilt_model(path):
+    """The demo model with a weight that is no number, through which every logit goes."""
+    with open(MODEL, "rb") as f:
+        data = bytearray(f.read())
+    (infos,) = struct.unpack_from("<Q", data, 8)
+    first = min(data.index(struct.pack("<Q", len(n)) + n) for n in (b"token_embd.weight", b"output_norm.weight", b"blk.0.attn_norm.weight"))
+    at, place = first, None
+    for _ in range(infos):
+        (n,) = struct.unpack_from("<Q", data, at)
+        name = bytes(data[at + 8:at + 8 + n])
+        (dims,) = struct.unpack_from("<I", data, at + 8 + n)
+        at += 12 + n + 8 * dims
+        kind, offset = struct.unpack_from("<IQ", data, at)
+        at += 12
+        if name == b"output_norm.weight":
+            assert kind == 0, "F32"
+            place = offset
+    base = -(-at // 32) * 32
+    struct.pack_into("<f", data, base + place, float("nan"))
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+class Prompts(unittest.TestCase):
+    """What a prompt can be that no answer comes of, each with its own reason, and the server goes on."""
+
+    def outcome(self, d, **body):
+        status, answer = d.post("/v1/completions", {"max_tokens": 4, "temperature": 0, **body})
+        return status, answer["error"]["code"] if "error" in answer else answer["usage"]["completion_tokens"]
+
+    def test_lengths_and_tokens(self):
+        with Daemon() as d:
+            self.assertEqual(self.outcome(d, prompt=[]), (400, "EMPTY_PROMPT"))
+            self.assertEqual(self.outcome(d, prompt=[5]), (200, 4))
+            self.assertEqual(self.outcome(d, prompt=[5] * 4094), (400, "CONTEXT_OVERRUN"))
+            self.assertEqual(self.outcome(d, prompt=[1024]), (400, "TOKEN_OUT_OF_RANGE"), "an id of another vocabulary")
+            self.assertEqual(self.outcome(d, prompt="Hello"), (200, 4))
+
+    def test_longer_than_the_budget(self):
+        with Daemon("--set", "tiers.host.capacity_bytes=1MiB") as d:
+            status, answer = d.post("/v1/completions", {"prompt": [5] * 3000, "max_tokens": 4})
+            self.assertEqual((status, answer["error"]["code"], answer["error"]["param"]), (503, "CAPACITY", "tiers.host.capacity_bytes"))
+            self.assertIn("fewer tokens", answer["error"]["hint"])
+            self.assertEqual(self.outcome(d, prompt="Hello"), (200, 4))
+
+    def test_logits_that_are_no_numbers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "spoilt.gguf")
+            spoilt_model(path)
+            with Daemon(model=path) as d:
+                for _ in range(2):
+                    self.assertEqual(self.outcome(d, prompt="Hello"), (500, "NAN_LOGITS"))
+                d.wait_until(lambda: d.get("/api/v1/failures?reason=NAN_LOGITS")[1]["failures"])
+                self.assertEqual(d.get("/healthz")[0], 200)
+
+
 class Requests(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -365,7 +365,11 @@ START_TEST(decoding_allocates_nothing)
     if (_i == 1) install(e, "quest", "budget_rows", 32, false);
     if (_i == 2) install(e, "layerwise", NULL, 0, false);
     run_init(r, 4, PROMPT, 48);
-    if (_i) assign(e, r, KV_APPROXIMATE);
+    if (_i == 1 || _i == 2) assign(e, r, KV_APPROXIMATE);
+    /* An answer that must be a list of 64 whole numbers: constrained at every token that is counted. */
+    static const struct kv_schema_node nodes[] = {{.kind = KV_SCHEMA_ARRAY, .value = 1, .min = 64, .max = -1}, {.kind = KV_SCHEMA_INTEGER}};
+    static const struct kv_schema list = {.node = nodes, .n_nodes = 2};
+    if (_i == 3) r->request.schema = &list;
     r->at = count_between;
     r->request.observe_prompt = false;
     run_begin(e, r);
@@ -405,7 +409,7 @@ Suite *suite_engine(void)
     tcase_add_test(t, the_queue_is_bounded_and_deadlines_hold_in_it);
     tcase_add_test(t, logits_that_are_no_numbers_end_that_request_alone);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    tcase_add_loop_test(t, decoding_allocates_nothing, 0, 3);
+    tcase_add_loop_test(t, decoding_allocates_nothing, 0, 4);
 #endif
     suite_add_tcase(s, t);
     return s;
