@@ -29,6 +29,8 @@ static json_t *turns(const struct kv_turn_stats *s)
     json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "sessions", (json_int_t)s->sessions, "saves", (json_int_t)s->saves, "restores", (json_int_t)s->restores,
                           "overlapped", (json_int_t)s->overlapped, "recomputes", (json_int_t)s->recomputes, "failures", (json_int_t)s->failures, "restored_tokens",
                           (json_int_t)s->restored_tokens, "restored_bytes", (json_int_t)s->restored_bytes, "waiting", (int)s->waiting);
+    json_object_set_new(o, "prefetches", json_integer((json_int_t)s->prefetches));
+    json_object_set_new(o, "prefetched_bytes", json_integer((json_int_t)s->prefetched_bytes));
     json_object_set_new(o, "restore_bytes_per_s", kv_real_json(s->restore_bytes_per_second));
     json_object_set_new(o, "restore_wait_ms", kv_real_json(s->restore_wait_us / 1e3));
     return o;

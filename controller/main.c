@@ -75,6 +75,8 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.disk_path = c->disk_path;
     e.disk_bytes = c->disk_capacity;
     e.disk_reserve_bytes = c->disk_reserve;
+    e.disk_threads = (int32_t)c->disk_threads;
+    e.prefetch_bytes = (uint64_t)c->prefetch_bytes;
     e.eviction = c->disk_eviction;
     e.faults = d->app.fault_lab ? kv_fault_lab_faults(d->app.fault_lab) : NULL;
     enum kv_status st = *c->disk_path ? kv_tier_key_load(d->state, e.disk_key, err) : KV_OK;

@@ -88,6 +88,8 @@ static void session_metrics(struct page *p, const struct kv_turn_stats *s)
         {"kvasir_session_saves_total", "counter", "turns whose history was saved", (double)s->saves},
         {"kvasir_session_restores_total", "counter", "turns that began with saved history", (double)s->restores},
         {"kvasir_session_restores_overlapped_total", "counter", "of them, those under whose read a step ran", (double)s->overlapped},
+        {"kvasir_session_prefetches_total", "counter", "of the restores, those read while the request still waited for its turn", (double)s->prefetches},
+        {"kvasir_session_prefetched_bytes_total", "counter", "bytes read for them", (double)s->prefetched_bytes},
         {"kvasir_session_recomputes_total", "counter", "turns whose history was there and was computed again, being expected to be faster", (double)s->recomputes},
         {"kvasir_session_failures_total", "counter", "saves and restores that fell short", (double)s->failures},
         {"kvasir_session_restored_tokens_total", "counter", "tokens that were read and not computed", (double)s->restored_tokens},
