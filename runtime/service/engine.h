@@ -44,6 +44,7 @@ struct kv_shadow_job { /* one sampled unit of the layer in work */
     struct kv_step_item *item;
     int32_t kv_head;
     bool served; /* of a candidate that serves; else beside the baseline */
+    bool unsampled, unbuilt; /* not sampled: a part of its index is due; its index was not done */
     enum kv_status status;
     struct kv_sample sample;
 };

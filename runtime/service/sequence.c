@@ -100,7 +100,7 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     *out = NULL;
     struct kv_selection *s = calloc(1, sizeof *s);
     if (!s) goto fail;
-    *s = (struct kv_selection){.method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
+    *s = (struct kv_selection){.pending = -1, .method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
                                .group = shape->n_q_heads / shape->n_kv_heads, .d_head = shape->d_head, .max_rows = max_rows,
                                .max_blocks = (max_rows + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS};
     size_t heads = (size_t)s->n_kv_heads, units = (size_t)s->n_layers * heads, group = (size_t)s->group;

@@ -29,6 +29,7 @@ struct kv_selection {
     int32_t n_layers, n_kv_heads, group, d_head, max_blocks, max_rows;
     struct kv_selector **selector; /* [n_layers][n_kv_heads]; NULL where dense, or not yet made (shadow) */
     bool *built;                   /* [n_layers][n_kv_heads] */
+    int32_t pending;               /* in shadow: the unit whose index every step builds a part of, or -1 */
     double build_share;            /* products a step spends on an unfinished index, per product of its dense attention; 0: all of them */
     uint64_t *support;             /* [n_kv_heads][group][max_blocks] of the layer in work */
     float *estimate;               /* [n_kv_heads][group][d_head] */

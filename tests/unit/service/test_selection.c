@@ -6,7 +6,7 @@
 
 enum { CONTEXT = 1400, STEPS = 120 };
 
-static void install_clusters(struct kv_engine *e)
+static void install_clusters(struct kv_engine *e, bool shadow)
 {
     struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find("clusterkv")};
     struct kv_error err = {0};
@@ -14,7 +14,7 @@ static void install_clusters(struct kv_engine *e)
     ck_assert_int_eq(kv_params_set(c.pipeline, &c.params, "rows_per_cluster", 8, &err), KV_OK);
     ck_assert_int_eq(kv_params_set(c.pipeline, &c.params, "budget_rows", 64, &err), KV_OK);
     struct kv_release_word w = kv_engine_release(e);
-    ck_assert_msg(kv_engine_install(e, &c, false, w.epoch, w.epoch + 1, &err) == KV_OK, "%s", err.message);
+    ck_assert_msg(kv_engine_install(e, &c, shadow, w.epoch, w.epoch + 1, &err) == KV_OK, "%s", err.message);
 }
 
 static struct kv_engine_stats serve(double index_share, struct run *r)
@@ -24,7 +24,7 @@ static struct kv_engine_stats serve(double index_share, struct run *r)
     c.n_threads = 2;
     c.index_share = index_share;
     struct kv_engine *e = make_engine(&c);
-    install_clusters(e);
+    install_clusters(e, false);
     run_init(r, 5, CONTEXT, STEPS);
     assign(e, r, KV_APPROXIMATE);
     run_all(e, r);
@@ -58,6 +58,28 @@ START_TEST(an_index_in_the_making_serves_all_rows)
 }
 END_TEST
 
+/* In shadow an index is built beside the baseline, one at a time; its units are measured once it is done, and dropped before. */
+START_TEST(a_shadowed_index_is_built_step_by_step)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine_config c;
+    struct kv_engine_stats stats;
+    kv_engine_config_default(&c);
+    c.n_threads = 2;
+    c.shadow_fraction = 0.2;
+    struct kv_engine *e = make_engine(&c);
+    install_clusters(e, true);
+    run_init(r, 5, CONTEXT, STEPS);
+    run_all(e, r);
+    kv_engine_stats(e, &stats);
+    ck_assert_uint_gt(stats.units_sampled, 0);
+    ck_assert_uint_gt(stats.units_dropped, 20);
+    for (int i = 0; i < r->n; i++) ck_assert_int_eq(r->published[i], KV_EXACT);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 Suite *suite_selection(void);
 Suite *suite_selection(void)
 {
@@ -65,6 +87,7 @@ Suite *suite_selection(void)
     TCase *c = tcase_create("selection");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, an_index_in_the_making_serves_all_rows);
+    tcase_add_test(c, a_shadowed_index_is_built_step_by_step);
     suite_add_tcase(s, c);
     return s;
 }
