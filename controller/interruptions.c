@@ -339,6 +339,33 @@ static json_t *holders_json(const struct kv_credit_holder *h, int32_t n, int32_t
     return list;
 }
 
+static void set_measured(json_t *o, const char *name, double v)
+{
+    json_object_set_new(o, name, v > 0 ? kv_real_json(v) : json_null());
+}
+
+/* What estimates are made from; null: not measured yet. */
+static json_t *rates_json(const struct kv_engine_stats *s, bool emulated)
+{
+    const struct kv_rates *r = &s->rates;
+    json_t *o = json_object();
+    set_measured(o, "prefill_tokens_per_s", r->prefill_tokens_per_s);
+    set_measured(o, "decode_tokens_per_s", r->decode_tokens_per_s);
+    set_measured(o, "decode_step_us", r->decode_step_us);
+    set_measured(o, "h2d_bytes_per_s", r->h2d_bytes_per_s);
+    set_measured(o, "d2h_bytes_per_s", r->d2h_bytes_per_s);
+    set_measured(o, "disk_read_bytes_per_s", r->disk_read_bytes_per_s);
+    set_measured(o, "disk_write_bytes_per_s", r->disk_write_bytes_per_s);
+    json_object_set_new(o, "link_emulated", json_boolean(emulated));
+    return o;
+}
+
+static json_t *demand_json(const struct kv_engine_stats *s)
+{
+    return json_pack("{s:o, s:o, s:i, s:I, s:i, s:I}", "h2d_bytes_per_s", kv_real_json(s->rates.h2d_promised), "d2h_bytes_per_s", kv_real_json(s->rates.d2h_promised), "waiting_requests", (int)s->queued,
+                     "waiting_prompt_tokens", (json_int_t)s->rates.waiting_prompt_tokens, "live_requests", (int)s->active, "live_tokens_left", (json_int_t)s->rates.live_tokens_left);
+}
+
 KV_HANDLER(kv_api_credits)
 {
     enum { MOST = 512 };
@@ -346,6 +373,8 @@ KV_HANDLER(kv_api_credits)
     struct kv_credit_holder *h = calloc(2 * MOST, sizeof *h);
     struct kv_credit_view v;
     if (!h) return kv_fail(err, KV_OUT_OF_MEMORY, "credits", "no memory for the list");
+    struct kv_engine_stats s;
+    kv_engine_stats(app->engine, &s);
     kv_credits_view(kv_engine_credits(app->engine), &v, h, MOST, h + MOST, MOST);
     json_t *list = json_array();
     for (int k = 0; k < KV_CREDIT_KINDS; k++)
@@ -353,6 +382,8 @@ KV_HANDLER(kv_api_credits)
                                               "used", (json_int_t)v.used[k], "free", (json_int_t)(v.total[k] - v.used[k]), "peak", (json_int_t)v.peak[k]));
     json_t *o = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "credits", list, "holders", holders_json(h, v.n_holders, MOST, false), "waiters", holders_json(h + MOST, v.n_waiters, MOST, true),
                           "reserved", (json_int_t)v.reserved, "released", (json_int_t)v.released, "refused", (json_int_t)v.refused, "stale", (json_int_t)v.stale, "coalesced_bytes", (json_int_t)v.coalesced_bytes);
+    json_object_set_new(o, "rates", rates_json(&s, app->config->link_bytes_per_second > 0));
+    json_object_set_new(o, "demand", demand_json(&s));
     free(h);
     return kv_http_reply_json(r, 200, o, err);
 }

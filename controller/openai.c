@@ -1,8 +1,7 @@
 /* openai.c — completions and chat completions: assigned to an arm, submitted, answered whole; models and tokens. */
+#include "controller/admission.h"
 #include "controller/interruptions.h"
 #include "controller/trace_record.h"
-
-#include "runtime/service/credits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -183,35 +182,7 @@ enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
     return st;
 }
 
-/* ---------------------------------------------------------------- admission and submit */
-
-/* Bytes of one token's K/V rows over all layers. */
-static uint64_t row_bytes(const struct kv_model_info *m)
-{
-    return (uint64_t)m->n_layers * (uint64_t)m->n_kv_heads * (uint64_t)m->d_head * 2 * 2;
-}
-
-/* Only the candidate's arm moves rows, so only it asks for credits; what the policy does not admit goes to the baseline. */
-static void admit(struct kv_openai *o)
-{
-    struct kv_engine_stats s;
-    struct kv_admission_answer a;
-    kv_engine_stats(o->app->engine, &s);
-    struct kv_credit_view v;
-    kv_credits_view(kv_engine_credits(o->app->engine), &v, NULL, 0, NULL, 0);
-    struct kv_admission_credits credits = {.pinned_free = v.total[KV_CREDIT_PINNED] - v.used[KV_CREDIT_PINNED], .staging_free = v.total[KV_CREDIT_STAGING] - v.used[KV_CREDIT_STAGING],
-                                           .link_free = v.total[KV_CREDIT_LINK] - v.used[KV_CREDIT_LINK], .queue_free = (uint32_t)(v.total[KV_CREDIT_QUEUE] - v.used[KV_CREDIT_QUEUE])};
-    uint64_t bytes = (uint64_t)(o->q.n_prompt + o->q.max_tokens) * row_bytes(kv_model_info(o->app->model));
-    double rate = s.tokens_per_s > 1 ? s.tokens_per_s / (s.active + 1) : 0;
-    struct kv_admission_request r = {.tenant = o->tenant, .class = o->q.class, .contract = o->q.contract, .prompt_tokens = o->q.n_prompt,
-        .max_tokens = o->q.max_tokens, .slack_ms = o->deadline_ms ? (double)o->deadline_ms : -1, .estimate_ms = rate > 0 ? 1000 * o->q.max_tokens / rate : 0,
-        .backend_bytes = bytes, .staging_bytes = 2 * bytes / (uint64_t)kv_model_info(o->app->model)->n_layers};
-    kv_control_admission(o->app->control, &r, &credits, &a);
-    if (a.action == KV_ADMIT_TRANSFER) return;
-    kv_events_log(KV_LOG_DEBUG, "a request of %s goes to the baseline: %s", o->tenant, a.reason);
-    o->arm.arm = KV_ARM_OUTSIDE;
-    o->arm.candidate = 0;
-}
+/* ---------------------------------------------------------------- submit */
 
 static enum kv_status submit(struct kv_openai *o, struct kv_error *err)
 {
@@ -219,7 +190,7 @@ static enum kv_status submit(struct kv_openai *o, struct kv_error *err)
     struct kv_request_stats s;
     kv_control_assign(o->app->control, &key, &o->arm);
     if (o->baseline) o->arm.candidate = 0, o->arm.arm = KV_ARM_OUTSIDE;
-    if (o->arm.candidate) admit(o);
+    kv_admission_ask(o);
     o->q.candidate = o->arm.candidate;
     o->q.epoch = o->arm.epoch;
     o->q.deadline_us = o->deadline_ms ? kv_monotonic_us() + o->deadline_ms * 1000 : 0;

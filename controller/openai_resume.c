@@ -1,4 +1,5 @@
 /* openai_resume.c — the rest of a paused request's answer. */
+#include "controller/admission.h"
 #include "controller/interruptions.h"
 
 #include <stdlib.h>
@@ -51,6 +52,7 @@ static enum kv_status start(struct kv_openai *o, struct kv_stored_pause *p, stru
     o->chat = json_is_true(json_object_get(m, "chat"));
     o->arrival_us = json_integer_value(json_object_get(m, "arrival_us"));
     if (!st) st = continue_from(o, p, m, err);
+    if (!st) kv_admission_ask(o);
     if (!st) st = kv_store_resume(o->app->store, o->tenant, o->session, p->epoch, err); /* one of two that resume at once wins here */
     if (!st && (st = kv_engine_submit(o->app->engine, &o->q, &o->reader, err))) {
         struct kv_error ignored;

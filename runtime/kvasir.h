@@ -370,7 +370,7 @@ struct kv_turn_stats { /* of all sessions since the start */
                                                                   expected to be faster */
     uint64_t saved_bytes, restored_bytes, restored_tokens, sessions;
     uint64_t prefetches, prefetched_bytes; /* of the restores, those made while the request still waited for its turn */
-    double restore_bytes_per_second, restore_wait_us;
+    double restore_bytes_per_second, save_bytes_per_second, restore_wait_us;
     int32_t waiting;                     /* reads and saves that are not over */
 };
 struct kv_tier_stats {
@@ -378,6 +378,12 @@ struct kv_tier_stats {
     bool emulated;
     uint64_t capacity_bytes, used_bytes, persistent_bytes, staging_bytes, pinned_bytes, scratch_bytes;
     uint64_t hits, misses, bytes_in, bytes_out, transfers_in_flight, failures;
+};
+struct kv_rates { /* what admission estimates from: moving averages of this run; 0 is not measured yet */
+    double prefill_tokens_per_s, decode_tokens_per_s, decode_step_us; /* decode: of all sequences together, in steps that only decode */
+    double h2d_bytes_per_s, d2h_bytes_per_s, disk_read_bytes_per_s, disk_write_bytes_per_s;
+    double h2d_promised, d2h_promised;                                /* bytes a second that requests under exact offload need */
+    int64_t waiting_prompt_tokens, live_tokens_left;                  /* of those in the queue; that live ones may still publish */
 };
 struct kv_engine_stats { /* a consistent copy made by the decode thread after each iteration */
     int32_t active, queued, recomputing;
@@ -390,6 +396,7 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
      * the group), and the time in which indexes were built; index_waits: heads that read all rows meanwhile. */
     uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns, index_waits;
     double tokens_per_s, last_iteration_us;
+    struct kv_rates rates;
     struct kv_turn_stats turns;
     struct kv_tier_stats tier[4];
     int32_t n_tiers;

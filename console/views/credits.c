@@ -1,6 +1,7 @@
 /* credits.c — what transfers may use at once, who holds and who waits for it, and the sessions that are paused. */
 #include "console/views/views.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const struct kv_table holders = {"holders", "", "holders", "request",
@@ -27,6 +28,24 @@ static int draw_rows(struct kv_grid *g, int row, const struct kv_table *t, const
     return row + 1;
 }
 
+static int draw_rates(struct kv_grid *g, int row, const json_t *rates)
+{
+    static const struct {
+        const char *name, *field;
+        double unit;
+    } shown[] = {{"prefill tokens/s", "prefill_tokens_per_s", 1}, {"decode tokens/s", "decode_tokens_per_s", 1}, {"h2d MB/s", "h2d_bytes_per_s", 1e6}, {"d2h MB/s", "d2h_bytes_per_s", 1e6},
+                 {"disk read MB/s", "disk_read_bytes_per_s", 1e6}, {"disk write MB/s", "disk_write_bytes_per_s", 1e6}};
+    int c = 1;
+    if (!rates || row >= g->rows - 1) return row;
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
+        double v = kv_field_number(rates, shown[i].field);
+        if (isnan(v)) continue;
+        if (c > g->cols - 24) c = 1, row++;
+        c += 2 + kv_grid_printf(g, row, c, 0, KV_STYLE_DIM, "%s %.4g", shown[i].name, v / shown[i].unit);
+    }
+    return row + 2;
+}
+
 void kv_draw_credits(const struct kv_app *a, struct kv_grid *g)
 {
     enum { SOME = 5 };
@@ -40,6 +59,7 @@ void kv_draw_credits(const struct kv_app *a, struct kv_grid *g)
         return;
     }
     int row = draw_rows(g, 1, kv_table_find("credits"), json_object_get(credits, "credits"), SOME);
+    row = draw_rates(g, row, json_object_get(credits, "rates"));
     row = draw_rows(g, row, &holders, json_object_get(credits, "holders"), SOME);
     row = draw_rows(g, row, &waiters, json_object_get(credits, "waiters"), SOME);
     if (row >= g->rows - 1) return;

@@ -172,6 +172,7 @@ enum kv_status kv_engine_create(struct kv_model *m, const struct kv_engine_confi
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     s = create_parts(e, err);
+    if (s == KV_OK) kv_engine_rates(e, &e->stats.rates);
     if (s == KV_OK) s = start_thread(e, err);
     if (s != KV_OK) return kv_engine_destroy(e), s;
     *out = e;

@@ -107,6 +107,11 @@ struct kv_engine {
     struct kv_step_hooks hooks;
     struct kv_sampler **samplers;    /* [workers] */
     double us_per_row;               /* of a prefill, moving average; 0 before the first */
+    double decode_step_us, decode_items; /* of steps that only decode, moving averages */
+    double h2d_us_per_byte;          /* of what layers waited for or not, moving average */
+    uint64_t h2d_bytes;              /* of all steps before */
+    double h2d_promised, d2h_promised; /* bytes a second, of live requests under exact offload */
+    int64_t queued_tokens;           /* prompt tokens in the queue; under the lock */
     int64_t iteration_began_us;
     double last_iteration_us;
     struct kv_engine_stats stats;
@@ -142,6 +147,10 @@ void kv_scheduler_sweep(struct kv_engine *e);        /* removes finished sequenc
 enum kv_status kv_engine_credits_create(struct kv_engine *e, struct kv_error *err);
 bool kv_engine_take_credits(struct kv_engine *e, struct kv_sequence *s, const struct kv_placement *p); /* false: receipted, stays on the baseline */
 void kv_engine_give_credits(struct kv_engine *e, struct kv_sequence *s);
+
+/* engine_rates.c: what admission estimates from */
+void kv_engine_rates_step(struct kv_engine *e, double step_us); /* after a step */
+void kv_engine_rates(struct kv_engine *e, struct kv_rates *out); /* the engine's lock is held, timings and tiers are those of the last step */
 
 /* engine_prefix.c: rows that were computed before */
 void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s); /* a prefilling sequence, between steps */

@@ -46,6 +46,7 @@ static enum kv_status enqueue(struct kv_engine *e, struct kv_sequence *s, struct
         for (; at && e->queue[(e->queue_head + at - 1) % e->config.max_queue]->arrival_us > s->arrival_us; at--)
             e->queue[(e->queue_head + at) % e->config.max_queue] = e->queue[(e->queue_head + at - 1) % e->config.max_queue];
         e->queue[(e->queue_head + at) % e->config.max_queue] = s;
+        e->queued_tokens += s->n_prompt;
         e->stats_out.requests++;
         pthread_cond_broadcast(&e->wake);
     } else {

@@ -156,13 +156,14 @@ void kv_report_stats(struct kv_engine *e)
                                         .used_bytes = kv_arena_used_bytes(e->arena), .persistent_bytes = kv_arena_used_bytes(e->arena), .hits = e->stats.reused_tokens / KV_BLOCK_ROWS};
     if (e->turns) kv_turns_stats(e->turns, &s->tier[s->n_tiers++], &s->turns);
     pthread_mutex_lock(&e->lock);
+    e->n_timings = kv_placement_timings(e->placements, e->timings_out, e->weights->n_layers);
+    kv_engine_rates(e, &s->rates);
     s->queued = e->queue_n;
     e->live_seen = e->n_live + kv_pauses_resuming(e);
     uint64_t requests = e->stats_out.requests, rejected = e->stats_out.rejected;
     e->stats_out = *s;
     e->stats_out.requests = requests; /* counted by the submitting threads */
     e->stats_out.rejected = rejected;
-    e->n_timings = kv_placement_timings(e->placements, e->timings_out, e->weights->n_layers);
     publish_work(e);
     pthread_mutex_unlock(&e->lock);
 }

@@ -214,6 +214,7 @@ static void measure(struct kv_engine *e, double step_us, double stall_us)
     if (stall_us > 0 || candidate)
         kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_STALL, .candidate = candidate ? e->now.candidate.id : 0, .layer = -1,
                                                 .kv_head = -1, .token_us = stall_us});
+    kv_engine_rates_step(e, step_us);
     e->stats.iterations++;
     e->last_iteration_us = step_us;
 }

@@ -211,6 +211,11 @@ bool kv_paused_moves(const struct kv_engine *e, const struct kv_paused *p)
     return !p->on_disk && (p->view.state == KV_SESSION_SWAPPING_OUT || (p->view.state == KV_SESSION_SWAPPING_IN && e->n_live < e->config.max_sequences));
 }
 
+double kv_pauses_copy_rate(const struct kv_engine *e)
+{
+    return e->pauses->bytes_per_s;
+}
+
 /* Both directions share the budget; who waits to run comes first. Alone in the engine they need none. */
 void kv_paused_move_some(struct kv_engine *e)
 {

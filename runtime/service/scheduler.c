@@ -172,6 +172,7 @@ static void take(struct kv_engine *e, struct kv_sequence *s, int32_t at)
     for (; at > 0; at--) *queued(e, at) = *queued(e, at - 1);
     e->queue_head = (e->queue_head + 1) % e->config.max_queue;
     e->queue_n--;
+    e->queued_tokens -= s->n_prompt;
     e->live_seen++; /* a drain must not find the engine empty between queue and admission */
     pthread_mutex_unlock(&e->lock);
 }
@@ -188,7 +189,10 @@ static void sweep_queue(struct kv_engine *e, int64_t now_us)
             if (!gone && (why = ending(e, *at, now_us)) != KV_OK) gone = *at;
             else if (gone) e->queue[(e->queue_head + i - 1) % e->config.max_queue] = *at;
         }
-        if (gone) e->queue_n--;
+        if (gone) {
+            e->queue_n--;
+            e->queued_tokens -= gone->n_prompt;
+        }
         pthread_mutex_unlock(&e->lock);
         if (!gone) return;
         end_early(e, gone, why);

@@ -61,6 +61,7 @@ struct kv_sequence {
     uint64_t resume;                   /* the paused request whose rows it takes over */
     bool pause_at_stop;
     struct kv_credit_ticket credit;
+    double h2d_bytes_per_s, d2h_bytes_per_s; /* that it needs while it holds the ticket */
     int32_t priority;
     int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;

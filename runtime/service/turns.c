@@ -153,12 +153,23 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
 
 /* ---------------------------------------------------------------- saving: turns thread */
 
+static void note_write(struct kv_turns *t, double bytes, double us)
+{
+    double rate = bytes * 1e6 / (us > 1 ? us : 1);
+    pthread_mutex_lock(&t->lock);
+    double *mean = &t->stats.save_bytes_per_second;
+    *mean = *mean > 0 ? 0.8 * *mean + 0.2 * rate : rate;
+    pthread_mutex_unlock(&t->lock);
+}
+
 static enum kv_status save_blocks(struct kv_turns *t, struct kv_turn *j, int32_t n)
 {
     double recompute_us = j->us_per_row * KV_BLOCK_ROWS / j->chain.n_layers;
+    double began = kv_now_us();
     kv_faults_at_disk(&j->faults);
     enum kv_status s = kv_chain_save(t->directory, &j->chain, j->first, n, &j->own, (struct kv_cache_generation){1}, KV_TIER_DISK, recompute_us);
     kv_faults_at_disk(NULL);
+    if (s == KV_OK) note_write(t, (double)n * j->chain.n_layers * (double)t->config.slab_bytes, kv_now_us() - began);
     return s;
 }
 

@@ -151,6 +151,10 @@ class InOneProcess(Pauses, unittest.TestCase):
         for x in c["credits"]:
             self.assertEqual(x["free"], x["total"] - x["used"])
         self.assertEqual(c["stale"], 0)
+        for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_step_us", "h2d_bytes_per_s", "d2h_bytes_per_s"):
+            self.assertGreater(c["rates"][name], 0, name)
+        self.assertEqual((c["rates"]["disk_write_bytes_per_s"], c["rates"]["link_emulated"]), (None, False))
+        self.assertEqual((c["demand"]["waiting_requests"], c["demand"]["waiting_prompt_tokens"]), (0, 0))
 
 
 class AcrossKills(Pauses, unittest.TestCase):
@@ -163,6 +167,7 @@ class AcrossKills(Pauses, unittest.TestCase):
         row = d.wait_until(lambda: [r for r in d.get("/api/v1/interruptions")[1]["interruptions"] if r["state"] == "PAUSED_HOST"])[0]
         self.assertGreater(row["swapped_bytes"], 0)
         self.assertEqual(row["held_bytes"], 0)
+        self.assertGreater(d.get("/api/v1/credits")[1]["rates"]["disk_write_bytes_per_s"], 0)
         d.kill()
         d = Daemon(*disk, state=state)
         row = d.get("/api/v1/interruptions")[1]["interruptions"][0]

@@ -23,7 +23,7 @@ static const char *const FAILURES = "{\"failures\":[{\"id\":4,\"at\":\"2026-01-0
 static const char *const CREDITS =
     "{\"credits\":[{\"name\":\"pinned\",\"unit\":\"bytes\",\"total\":4096,\"used\":1024,\"free\":3072,\"peak\":2048}],"
     " \"holders\":[{\"request\":\"q_00000000000a\",\"what\":\"swap-out\",\"seconds\":0.5,\"backend_bytes\":2048,\"staging_bytes\":0,\"queue_slots\":1,\"sharers\":1}],"
-    " \"waiters\":[{\"request\":\"q_00000000000b\",\"what\":\"layerwise\",\"seconds\":1.5,\"lacks\":\"link\"}]}";
+    " \"waiters\":[{\"request\":\"q_00000000000b\",\"what\":\"layerwise\",\"seconds\":1.5,\"lacks\":\"link\"}],\"rates\":{\"prefill_tokens_per_s\":5000,\"h2d_bytes_per_s\":2e9,\"d2h_bytes_per_s\":null}}";
 static const char *const PAUSED =
     "{\"interruptions\":[{\"session\":\"agent-7\",\"tenant\":\"acme\",\"call_id\":\"call_9\",\"pause_epoch\":1,\"state\":\"PAUSED_HOST\",\"action\":\"swap\",\"seconds\":12.5,\"held_bytes\":0,"
     " \"swapped_bytes\":688128,\"revisions\":1,\"result_state\":\"UNSEEN\",\"waste_byte_ms\":{\"preserve\":125000,\"swap\":42,\"discard\":7000}}]}";
@@ -147,6 +147,7 @@ START_TEST(credits_show_holders_waiters_and_paused_sessions)
     expect("q_00000000000a swap-out     0.5      2.0 KiB");
     expect("q_00000000000b layerwise    1.5      link");
     expect("1 paused session;");
+    expect("prefill tokens/s 5000  h2d MB/s 2000");
     expect("agent-7          PAUSED_HOST    swap     12.5    UNSEEN     call_9");
     kv_app_key(&app, KV_KEY_TAB);
     ck_assert_int_eq(app.view, KV_VIEW_PAUSED);

@@ -92,6 +92,34 @@ START_TEST(a_priority_outside_its_range_is_refused)
 }
 END_TEST
 
+/* A link far too slow for a step within the iteration's bound, and one that a deadline makes too slow: rows stay where they are. */
+START_TEST(exact_offload_needs_the_rate_it_would_take)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    for (int slow = 0; slow < 2; slow++) {
+        c.link_bytes_per_second = slow ? 1000 : 0;
+        struct kv_engine *e = make_engine(&c);
+        install(e, "layerwise", NULL, 0, false);
+        run_init(r, 3, 40, 8);
+        assign(e, r, KV_EXACT);
+        run_all(e, r);
+        ck_assert_uint_eq(r->stats.candidate, slow ? 0 : 1);
+        struct kv_engine_stats s;
+        kv_engine_stats(e, &s);
+        ck_assert_double_gt(s.rates.d2h_bytes_per_s, 0);
+        ck_assert_double_gt(s.rates.h2d_bytes_per_s, 0);
+        ck_assert_double_gt(s.rates.prefill_tokens_per_s, 0);
+        ck_assert_double_gt(s.rates.decode_tokens_per_s, 0);
+        ck_assert_double_eq(s.rates.h2d_promised, 0);
+        ck_assert_int_eq(s.rates.waiting_prompt_tokens, 0);
+        kv_engine_destroy(e);
+    }
+    free(r);
+}
+END_TEST
+
 Suite *suite_scheduler(void)
 {
     Suite *s = suite_create("scheduler");
@@ -100,6 +128,7 @@ Suite *suite_scheduler(void)
     tcase_add_test(t, the_higher_priority_goes_first_and_arrival_decides_between_equals);
     tcase_add_test(t, who_has_waited_too_long_passes_every_priority);
     tcase_add_test(t, a_priority_outside_its_range_is_refused);
+    tcase_add_test(t, exact_offload_needs_the_rate_it_would_take);
     suite_add_tcase(s, t);
     return s;
 }

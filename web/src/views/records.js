@@ -33,6 +33,8 @@ export const auditView = {
 // ---------------------------------------------------------------- credits
 const held = (unit, x) => (unit === 'bytes' ? bytes(x) : number(x));
 
+const rate = (x, show, unit) => (x ? `${show(x)} ${unit}` : 'not measured yet');
+
 const creditsTable = (d) =>
   card(
     'What transfers may use at once',
@@ -55,6 +57,17 @@ const creditsTable = (d) =>
       ['refused', number(d.refused)],
       ['given back twice', d.stale ? chip(number(d.stale), 'fail') : '0'],
       ['bytes not charged twice', bytes(d.coalesced_bytes)],
+    ]),
+    facts([
+      ['prefill', rate(d.rates.prefill_tokens_per_s, number, 'tokens/s')],
+      ['decode', rate(d.rates.decode_tokens_per_s, number, 'tokens/s')],
+      ['to the device', rate(d.rates.h2d_bytes_per_s, bytes, '/s')],
+      ['promised of it', `${bytes(d.demand.h2d_bytes_per_s)} /s`],
+      ['from the device', rate(d.rates.d2h_bytes_per_s, bytes, '/s')],
+      ['disk read', rate(d.rates.disk_read_bytes_per_s, bytes, '/s')],
+      ['disk write', rate(d.rates.disk_write_bytes_per_s, bytes, '/s')],
+      ['waiting', `${number(d.demand.waiting_requests)} requests, ${number(d.demand.waiting_prompt_tokens)} prompt tokens`],
+      ['live', `${number(d.demand.live_requests)} requests, ${number(d.demand.live_tokens_left)} tokens to come`],
     ]),
   );
 
