@@ -1,7 +1,5 @@
-/* policy_host.c — loading policies, building their arguments and checking their answers. */
-#include "controller/policy_host.h"
-
-#include "controller/policy_sandbox.h"
+/* policy_host.c — loading policies; the arguments and answers of fallback and release decisions. */
+#include "controller/policy_host_internal.h"
 
 #include <lauxlib.h>
 #include <lua.h>
@@ -9,17 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { LOAD_DEADLINE_US = 50000 };
-
-struct kv_script {
-    struct kv_sandbox box;
-    enum kv_policy_kind kind;
-    char name[64], version[65];
-    char *source;
-    size_t source_bytes;
-    int table, function; /* registry references */
-};
 
 static const char *const kinds[KV_POLICY_KINDS] = {"admission", "fallback", "release"};
 
@@ -127,6 +114,7 @@ enum kv_status kv_policy_load(enum kv_policy_kind kind, const char *source, size
     kv_hex(digest, 32, p->version);
     enum kv_status st = kv_sandbox_open(&p->box, err);
     if (st == KV_OK) st = load_source(p, kind, err);
+    if (st == KV_OK && p->kind == KV_POLICY_ADMISSION) st = kv_policy_prepare_admission(p, err);
     if (st != KV_OK) {
         kv_policy_free(p);
         return st;
@@ -247,78 +235,6 @@ static enum kv_status ask(struct call *c, struct kv_error *err)
     enum kv_status st = kv_sandbox_run(&c->p->box, run_call, c, err);
     if (st == KV_OK && !c->answer.table) st = kv_fail(err, KV_POLICY_SHAPE, c->p->name, "the policy must answer with a table");
     if (st == KV_OK && !c->answer.action[0]) st = kv_fail(err, KV_POLICY_SHAPE, "action", "the policy's answer has no action");
-    return st;
-}
-
-/* ---------------------------------------------------------------- admission */
-
-static bool credits_fit(const struct kv_admission_request *r, const struct kv_admission_credits *c)
-{
-    uint64_t backend = c->pinned_free < c->link_free ? c->pinned_free : c->link_free;
-    return r->backend_bytes <= backend && r->staging_bytes <= c->staging_free && c->queue_free >= 1;
-}
-
-static bool in_time(const struct kv_admission_request *r)
-{
-    return r->slack_ms < 0 || r->estimate_ms <= r->slack_ms;
-}
-
-void kv_admission_baseline(const struct kv_admission_request *r, const struct kv_admission_credits *c, struct kv_admission_answer *out)
-{
-    memset(out, 0, sizeof *out);
-    out->action = !in_time(r) ? KV_ADMIT_FALLBACK_DEADLINE : !credits_fit(r, c) ? KV_ADMIT_FALLBACK_CREDIT : KV_ADMIT_TRANSFER;
-    static const char *const reasons[KV_ADMISSIONS] = {"deadline and credits suffice", "the estimate exceeds the slack", "no credit is free"};
-    snprintf(out->reason, sizeof out->reason, "%s", reasons[out->action]);
-}
-
-static int push_admission(lua_State *L, const struct call *call)
-{
-    const struct kv_admission_request *r = call->a;
-    const struct kv_admission_credits *c = call->b;
-    lua_createtable(L, 0, 9);
-    set_text(L, "tenant", r->tenant);
-    set_text(L, "class", r->class);
-    set_text(L, "contract", r->contract == KV_EXACT ? "exact" : "approximate");
-    set_integer(L, "prompt_tokens", (uint64_t)r->prompt_tokens);
-    set_integer(L, "max_tokens", (uint64_t)r->max_tokens);
-    if (r->slack_ms >= 0) set_number(L, "slack_ms", r->slack_ms);
-    set_number(L, "estimate_ms", r->estimate_ms);
-    set_integer(L, "backend_bytes", r->backend_bytes);
-    set_integer(L, "staging_bytes", r->staging_bytes);
-    lua_createtable(L, 0, 4);
-    set_integer(L, "pinned_free", c->pinned_free);
-    set_integer(L, "staging_free", c->staging_free);
-    set_integer(L, "link_free", c->link_free);
-    set_integer(L, "queue_free", c->queue_free);
-    return 2;
-}
-
-static enum kv_status read_admission(const struct answer *a, const struct kv_admission_request *r, const struct kv_admission_credits *c,
-                                     struct kv_admission_answer *out, struct kv_error *err)
-{
-    bool deadline = !strcmp(a->cause, "DEADLINE"), credit = !strcmp(a->cause, "CREDIT_PRESSURE");
-    if (!strcmp(a->action, "ADMIT_TRANSFER")) out->action = KV_ADMIT_TRANSFER;
-    else if (!strcmp(a->action, "FALLBACK") && (deadline || credit)) out->action = deadline ? KV_ADMIT_FALLBACK_DEADLINE : KV_ADMIT_FALLBACK_CREDIT;
-    else return kv_fail(err, KV_POLICY_SHAPE, "action", "'%s' is no admission: ADMIT_TRANSFER, or FALLBACK with cause DEADLINE or CREDIT_PRESSURE", a->action);
-    if (!(a->priority >= 0 && a->priority <= 100)) return kv_fail(err, KV_POLICY_SHAPE, "priority", "the priority must lie between 0 and 100");
-    if (out->action == KV_ADMIT_TRANSFER && !(in_time(r) && credits_fit(r, c)))
-        return kv_fail(err, KV_POLICY_ILLEGAL, "ADMIT_TRANSFER", "a transfer was proposed that %s", in_time(r) ? "the free credits do not cover" : "cannot meet the deadline");
-    out->priority = (int32_t)a->priority;
-    memcpy(out->placement, a->placement, sizeof out->placement);
-    snprintf(out->reason, sizeof out->reason, "%.95s", a->reason);
-    return KV_OK;
-}
-
-enum kv_status kv_policy_admission(struct kv_script *p, const struct kv_admission_request *r, const struct kv_admission_credits *c,
-                                   struct kv_admission_answer *out, struct kv_error *err)
-{
-    struct call call = {.p = p, .a = r, .b = c, .push = push_admission};
-    struct kv_admission_answer answer;
-    memset(&answer, 0, sizeof answer);
-    enum kv_status st = ask(&call, err);
-    if (st == KV_OK) st = read_admission(&call.answer, r, c, &answer, err);
-    if (st == KV_OK) *out = answer;
-    else kv_admission_baseline(r, c, out);
     return st;
 }
 
@@ -461,70 +377,4 @@ enum kv_status kv_policy_release(struct kv_script *p, const struct kv_release_qu
     out->action = (enum kv_release_action)a;
     memcpy(out->reason, c.answer.reason, sizeof out->reason);
     return KV_OK;
-}
-
-/* ---------------------------------------------------------------- a policy's own tests */
-
-struct test_run {
-    struct kv_script *p;
-    const char *source;
-    size_t n;
-    int tests;        /* registry reference of the table of tests */
-    int32_t count, at; /* at: which test, in the order of their names */
-    char name[64];
-};
-
-static int load_tests(lua_State *L)
-{
-    struct test_run *t = lua_touserdata(L, 1);
-    if (luaL_loadbufferx(L, t->source, t->n, "=test", "t") != LUA_OK) return lua_error(L);
-    lua_call(L, 0, 1);
-    luaL_checktype(L, -1, LUA_TTABLE);
-    for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
-        if (lua_type(L, -2) != LUA_TSTRING || !lua_isfunction(L, -1) || lua_rawlen(L, -2) >= sizeof t->name)
-            return luaL_error(L, "a test file returns a table of functions with names of at most 63 bytes");
-        t->count++;
-    }
-    t->tests = luaL_ref(L, LUA_REGISTRYINDEX);
-    return 0;
-}
-
-/* Test number `at` by name order; few tests, so the scan for the next name is cheap. */
-static int run_test(lua_State *L)
-{
-    struct test_run *t = lua_touserdata(L, 1);
-    char previous[64];
-    memcpy(previous, t->name, sizeof previous);
-    t->name[0] = 0;
-    lua_rawgeti(L, LUA_REGISTRYINDEX, t->tests);
-    for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
-        const char *name = lua_tostring(L, -2);
-        if (strcmp(name, previous) > 0 && (!t->name[0] || strcmp(name, t->name) < 0)) snprintf(t->name, sizeof t->name, "%s", name);
-    }
-    lua_getfield(L, 2, t->name);
-    lua_rawgeti(L, LUA_REGISTRYINDEX, t->p->table);
-    lua_call(L, 1, 0);
-    return 0;
-}
-
-enum kv_status kv_policy_test(struct kv_script *p, const char *source, size_t n, int32_t *passed, int32_t *failed, struct kv_error *err)
-{
-    *passed = *failed = 0;
-    if (n > KV_POLICY_SOURCE_BYTES) return kv_fail(err, KV_POLICY_BUDGET, "test", "the test file is longer than %d bytes", KV_POLICY_SOURCE_BYTES);
-    struct test_run t = {.p = p, .source = source, .n = n};
-    p->box.deadline_us = LOAD_DEADLINE_US;
-    enum kv_status st = kv_sandbox_run(&p->box, load_tests, &t, err);
-    p->box.deadline_us = KV_POLICY_DEADLINE_US;
-    enum kv_status first = KV_OK;
-    for (t.at = 0; st == KV_OK && t.at < t.count; t.at++) {
-        struct kv_error e = {0};
-        enum kv_status one = kv_sandbox_run(&p->box, run_test, &t, &e);
-        if (one == KV_OK) {
-            (*passed)++;
-            continue;
-        }
-        (*failed)++;
-        if (first == KV_OK) first = kv_fail(err, one, t.name, "test %s: %s", t.name, e.message);
-    }
-    return st == KV_OK ? first : st;
 }

@@ -357,7 +357,8 @@ void kv_sandbox_close(struct kv_sandbox *s)
     s->lua = NULL;
 }
 
-enum kv_status kv_sandbox_run(struct kv_sandbox *s, int (*fn)(lua_State *L), void *arg, struct kv_error *err)
+/* fn, or the closure under ref when fn is NULL. */
+static enum kv_status call(struct kv_sandbox *s, int (*fn)(lua_State *L), int ref, void *arg, struct kv_error *err)
 {
     if (s->killed) {
         kv_fail(err, s->killed_status, "policy", "the policy was stopped before: %s", s->killed);
@@ -372,7 +373,8 @@ enum kv_status kv_sandbox_run(struct kv_sandbox *s, int (*fn)(lua_State *L), voi
     s->running = true;
     lua_sethook(s->lua, hook, LUA_MASKCOUNT, HOOK_INSTRUCTIONS);
     lua_settop(s->lua, 0);
-    lua_pushcfunction(s->lua, fn);
+    if (fn) lua_pushcfunction(s->lua, fn);
+    else lua_rawgeti(s->lua, LUA_REGISTRYINDEX, ref);
     lua_pushlightuserdata(s->lua, arg);
     int rc = lua_pcall(s->lua, 1, 0, 0);
     s->running = false;
@@ -388,4 +390,14 @@ enum kv_status kv_sandbox_run(struct kv_sandbox *s, int (*fn)(lua_State *L), voi
     }
     lua_settop(s->lua, 0);
     return st;
+}
+
+enum kv_status kv_sandbox_run(struct kv_sandbox *s, int (*fn)(lua_State *L), void *arg, struct kv_error *err)
+{
+    return call(s, fn, LUA_NOREF, arg, err);
+}
+
+enum kv_status kv_sandbox_call(struct kv_sandbox *s, int ref, void *arg, struct kv_error *err)
+{
+    return call(s, NULL, ref, arg, err);
 }

@@ -31,5 +31,7 @@ void kv_sandbox_close(struct kv_sandbox *s);
 /* Runs fn(L) protected and bounded, with arg as a light userdata at index 1. POLICY_BUDGET when a limit was met, POLICY_FAULT when an
  * error was raised; the message says where. */
 enum kv_status kv_sandbox_run(struct kv_sandbox *s, int (*fn)(struct lua_State *L), void *arg, struct kv_error *err);
+/* The same for a C closure that the registry holds under ref. */
+enum kv_status kv_sandbox_call(struct kv_sandbox *s, int ref, void *arg, struct kv_error *err);
 
 #endif
