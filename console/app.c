@@ -84,6 +84,7 @@ void kv_app_switch(struct kv_app *a, const char *context, const char *url)
     snprintf(a->context, sizeof a->context, "%s", context);
     snprintf(a->url, sizeof a->url, "%s", url);
     a->connected = a->frozen = false;
+    a->message[0] = 0;
     a->heard_ms = a->since_ms = a->now_ms;
     kv_app_await(a, "%s", "");
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOW_MS = 1000 };
+enum { SLOW_MS = 1000, NARROW = 60 };
 
 const char *kv_field_text(const json_t *o, const char *field)
 {
@@ -40,9 +40,11 @@ const char *kv_verdict_glyph(const char *verdict)
 
 static int draw_crumbs(const struct kv_app *a, struct kv_grid *g)
 {
-    int c = 1 + kv_grid_printf(g, 0, 1, 0, KV_STYLE_TITLE, "kvasir%s%s › %s", a->context[0] ? "@" : "", a->context, kv_view_name(a->view));
-    int from = a->depth > 3 && g->cols < 120 ? a->depth - 2 : 0;
-    if (from) c += kv_grid_text(g, 0, c, 0, KV_STYLE_TITLE, false, " › …");
+    bool narrow = g->cols < NARROW;
+    int c = 1 + (narrow ? kv_grid_printf(g, 0, 1, 0, KV_STYLE_TITLE, "%s", a->depth ? "…" : kv_view_name(a->view))
+                        : kv_grid_printf(g, 0, 1, 0, KV_STYLE_TITLE, "kvasir%s%s › %s", a->context[0] ? "@" : "", a->context, kv_view_name(a->view)));
+    int from = narrow ? a->depth ? a->depth - 1 : 0 : a->depth > 3 && g->cols < 120 ? a->depth - 2 : 0;
+    if (from && !narrow) c += kv_grid_text(g, 0, c, 0, KV_STYLE_TITLE, false, " › …");
     for (int i = from; i < a->depth; i++) c += kv_grid_printf(g, 0, c, 0, KV_STYLE_TITLE, " › %s", a->page[i].title);
     return c;
 }
@@ -57,6 +59,7 @@ static void draw_top(const struct kv_app *a, struct kv_grid *g)
     int c = draw_crumbs(a, g);
     double seconds = (double)(a->now_ms - (a->status ? a->heard_ms : a->since_ms)) / 1000;
     if (!a->status) snprintf(stage, sizeof stage, "%s", a->connected ? "waiting" : "connecting");
+    else if (g->cols < NARROW) snprintf(stage, sizeof stage, "%s %.4g %%", kv_field_text(r, "stage"), 100 * kv_field_number(r, "fraction"));
     else snprintf(stage, sizeof stage, "%s %.4g %%  epoch %.0f", kv_field_text(r, "stage"), 100 * kv_field_number(r, "fraction"), kv_field_number(r, "epoch"));
     if (a->status)
         snprintf(middle, sizeof middle, "%s%s%s%s%.8s", json_is_true(json_object_get(r, "latched")) ? "  LATCHED" : "", json_is_true(json_object_get(r, "frozen")) ? "  releases frozen" : "",
@@ -74,12 +77,12 @@ static const char *keys_of(const struct kv_app *a)
     if (a->depth) return a->page[a->depth - 1].kind == KV_PAGE_RECORD ? "Esc back  R rollback  j k Enter follow a link  / find  y copy" : "Esc back  R rollback  j k scroll  / find";
     switch (a->view) {
     case KV_VIEW_POLICIES: return "R rollback  e edit  Enter source  1-9 views  ? help  q quit";
-    case KV_VIEW_SESSIONS: return "R rollback  :pin :unpin :drop  Enter receipts  / filter  1-9 views  ? help  q quit";
+    case KV_VIEW_SESSIONS: return "R rollback  :pin :unpin :drop  Enter receipts  1-9 views  ? help  q quit";
     case KV_VIEW_RECEIPTS: case KV_VIEW_FAILURES: case KV_VIEW_AUDIT: return "R rollback  Enter open  / filter  s sort  o older  1-9 views  ? help  q quit";
     case KV_VIEW_ROLLOUT: break;
     default: return "R rollback  Enter open  / filter  s sort  1-9 views  Tab next  ? help  q quit";
     }
-    return "R rollback  a advance  p pause  u resume  1-9 views  Enter whole  ? help  q quit";
+    return "R rollback  a advance  p pause  u resume  Enter all  1-9 views  ? help  q quit";
 }
 
 /* A question is never cut: what does not fit on the last row begins above it. */
@@ -125,13 +128,17 @@ static void draw_bottom(const struct kv_app *a, struct kv_grid *g)
 
 void kv_app_draw(const struct kv_app *a, struct kv_grid *g)
 {
+    enum { LEAST_ROWS = 6 };
+    int bar = kv_progress_shows(a) && g->rows >= LEAST_ROWS;
     g->block = a->block;
     kv_grid_clear(g);
+    g->rows -= bar; /* views end above the bar */
     if (a->depth) kv_draw_page(a, g);
     else if (a->view == KV_VIEW_ROLLOUT) kv_draw_rollout(a, g);
     else if (kv_view_table(a->view)) kv_draw_list(a, g);
     else kv_draw_credits(a, g);
-    kv_draw_progress(a, g);
+    g->rows += bar;
+    if (bar) kv_draw_progress(a, g);
     draw_top(a, g);
     draw_bottom(a, g);
 }

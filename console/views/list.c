@@ -78,7 +78,7 @@ void kv_draw_list(const struct kv_app *a, struct kv_grid *g)
     static const json_t *rows[KV_ROWS_KEPT];
     const struct kv_table *t = kv_view_table(a->view);
     size_t n = kv_app_rows(a, a->view, rows, KV_ROWS_KEPT), at = kv_app_selected(a, a->view, rows, n);
-    int below = a->view == KV_VIEW_PIPELINES ? kv_draw_tournament(a, g) : 0;
+    int below = a->view == KV_VIEW_PIPELINES ? kv_draw_tournament(a, g) : a->view == KV_VIEW_TIERS ? kv_draw_layers(a, g) : 0;
     size_t shown = g->rows > 3 + below ? (size_t)(g->rows - 3 - below) : 0, top = at >= shown ? at - shown + 1 : 0;
     kv_draw_header(g, 1, t, a->sort[a->view], a->descending[a->view]);
     if (!n) kv_grid_text(g, 3, 1, 0, KV_STYLE_DIM, false, emptiness(a));

@@ -20,12 +20,18 @@ static const json_t *longest(const struct kv_app *a, int *n)
     return found;
 }
 
+bool kv_progress_shows(const struct kv_app *a)
+{
+    int n;
+    return longest(a, &n) != NULL;
+}
+
 void kv_draw_progress(const struct kv_app *a, struct kv_grid *g)
 {
     char text[160];
     int n, c = 1, width = g->cols >= 100 ? 24 : 12;
     const json_t *t = longest(a, &n);
-    if (!t || g->rows < 4) return;
+    if (!t) return;
     double total = kv_field_number(t, "total");
     kv_progress_text(kv_field_number(t, "done"), total > 0 ? total : 0, kv_field_text(t, "unit"), width, text, sizeof text);
     kv_grid_text(g, g->rows - 2, 0, 0, KV_STYLE_ACCENT, true, "");

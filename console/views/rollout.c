@@ -30,7 +30,7 @@ static void figure(double v, const char *unit, char *out, size_t cap)
     if (!isfinite(v)) snprintf(out, cap, "–");
     else if (share) snprintf(out, cap, "%.4g %%", 100 * v);
     else if (!strcmp(unit, "ratio")) snprintf(out, cap, "%.3g x", v);
-    else if (!strcmp(unit, "us") && v >= 10000) snprintf(out, cap, "%.4g ms", v / 1000);
+    else if (!strcmp(unit, "us") && v >= 1000) snprintf(out, cap, "%.3g ms", v / 1000);
     else if (!strcmp(unit, "us")) snprintf(out, cap, "%.3g us", v);
     else snprintf(out, cap, counted || strlen(unit) > 2 ? "%.4g" : "%.4g %s", v, unit);
 }
@@ -38,19 +38,19 @@ static void figure(double v, const char *unit, char *out, size_t cap)
 static void draw_gate(struct kv_grid *g, int row, const json_t *gate)
 {
     char value[24], upper[24], limit[24];
-    const char *verdict = kv_field_text(gate, "verdict"), *unit = kv_field_text(gate, "unit"), *compare = kv_field_text(gate, "comparison");
+    const char *verdict = kv_field_text(gate, "verdict"), *unit = kv_field_text(gate, "unit"), *compare = *kv_field_text(gate, "comparison") ? kv_field_text(gate, "comparison") : "<=";
     bool judged = !json_is_false(json_object_get(gate, "judged"));
     enum kv_style style = judged ? kv_word_style(verdict) : KV_STYLE_DIM;
     kv_grid_text(g, row, 1, 20, KV_STYLE_NORMAL, true, kv_field_text(gate, "name"));
     kv_grid_text(g, row, 22, 2, style, true, judged ? kv_verdict_glyph(verdict) : "·");
-    kv_grid_text(g, row, 24, 13, style, true, judged ? verdict : "not here");
+    kv_grid_text(g, row, 24, 13, style, true, judged ? verdict : "not judged");
     if (g->cols < 76) return;
     figure(kv_field_number(gate, "value"), unit, value, sizeof value);
     figure(kv_field_number(gate, "upper"), unit, upper, sizeof upper);
     figure(kv_field_number(gate, "threshold"), unit, limit, sizeof limit);
     kv_grid_printf(g, row, 37, 9, KV_STYLE_NORMAL, isfinite(kv_field_number(gate, "value")) ? "%9s" : "%11s", value);
     kv_grid_printf(g, row, 47, 9, KV_STYLE_DIM, isfinite(kv_field_number(gate, "upper")) ? "%9s" : "%11s", upper);
-    kv_grid_printf(g, row, 57, 11, KV_STYLE_NORMAL, "%s %s", !strcmp(compare, ">=") ? "≥" : !strcmp(compare, "<=") || !*compare ? "≤" : compare, limit);
+    kv_grid_printf(g, row, 57, 11, KV_STYLE_NORMAL, "%s %s", g->ascii ? compare : !strcmp(compare, ">=") ? "≥" : "≤", limit);
     kv_grid_printf(g, row, 68, 0, KV_STYLE_DIM, "%.0f/%.0f", kv_field_number(gate, "n"), kv_field_number(gate, "min_n"));
 }
 
@@ -146,7 +146,7 @@ void kv_draw_rollout(const struct kv_app *a, struct kv_grid *g)
                        kv_field_text(a->rollout, "pipeline"), kv_field_text(a->rollout, "contract"), json_is_true(json_object_get(a->rollout, "paused")) ? "  PAUSED" : "");
         row = draw_track(a, g, row);
         draw_cohort(a, g, row++);
-        row = draw_gates(a, g, row + (g->rows >= 24), last - 5) + 1;
+        row = draw_gates(a, g, row + (g->rows >= 23), g->rows >= 16 ? last - 5 : last - 1) + 1;
     }
     if (row <= last) draw_line(g, row++, "throughput", &a->tokens_per_s, 1, "tokens/s");
     if (row <= last) draw_line(g, row++, "per token p50", &a->p50, 1, "ms");

@@ -21,6 +21,9 @@ FAULTY = """return { api = 1, name = "faulty", release = function(stage, gates, 
 end }
 """
 
+# Leaves every move to the operator.
+HOLDS = """return { api = 1, name = "holds", release = function() return { action = "HOLD", reason = "by hand" } end }"""
+
 
 def script(text):
     """A program of its own folder, which is also where the console puts what is edited."""
@@ -123,6 +126,23 @@ class ConsoleTest(unittest.TestCase):
         self.assertEqual(self.stage(), "EXACT_BASELINE")
         t.keys("1")
         t.expect("[EXACT_BASELINE]")
+
+    def test_a_rollout_is_advanced_in_two_keys_and_held_in_one(self):
+        d = support.Daemon()
+        self.addCleanup(d.stop)
+        self.assertEqual(d.post("/api/v1/policies/release/activate", {"source": HOLDS})[0], 200)
+        status, r = d.post("/api/v1/rollouts", ROLLOUT)
+        self.assertEqual(status, 201, r)
+        t = Terminal(d.url)
+        self.addCleanup(t.close)
+        t.expect("[OFF]")
+        t.keys("a")
+        t.expect("advance layers-by-hand at OFF")
+        t.keys("y")
+        t.expect("[SHADOW 0 %]")
+        t.keys("p")
+        t.expect("PAUSED")
+        self.assertTrue(d.get(f"/api/v1/rollouts/{r['id']}")[1]["paused"])
 
     def test_a_policy_is_edited_live_in_at_most_eight_keys(self):
         """4, j j, e, [the edit], y: five keys beside the edit."""
@@ -285,7 +305,7 @@ class ConsoleTest(unittest.TestCase):
     def test_small_and_plain_terminals(self):
         for kw in ({"cols": 40, "rows": 10}, {"term": "vt100", "lang": "C"}, {"cols": 200, "rows": 50}):
             t = self.open(**kw)
-            screen = t.expect("kvasir")
+            screen = t.expect("live")
             if kw.get("lang") == "C":
                 t.expect("R rollback")
                 self.assertTrue(all(ord(c) < 128 for c in t.screen()), screen)
@@ -313,6 +333,22 @@ class ConsoleTest(unittest.TestCase):
         p = subprocess.run([support.KVASIR, "--url", self.daemon.url, "console", "--once"], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertIn("kvasir › rollout", p.stdout)
+
+    def test_every_view_is_printed_once_and_as_json(self):
+        views = {"rollout": "rollouts", "receipts": "receipts", "failures": "failures", "policies": "policies", "sessions": "sessions", "tiers": "tiers", "pipelines": "pipelines",
+                 "rollouts": "rollouts", "audit": "receipts", "credits": "credits", "paused": "interruptions", "progress": "tasks"}
+        for view, member in views.items():
+            with self.subTest(view=view):
+                once = [support.KVASIR, "--url", self.daemon.url, "console", "--once", "--view", view]
+                picture = subprocess.run(once, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
+                self.assertEqual(picture.returncode, 0, picture.stderr)
+                self.assertIn(f"kvasir › {view}", picture.stdout)
+                data = subprocess.run([*once[:3], "--json", *once[3:]], capture_output=True, text=True)
+                self.assertEqual(data.returncode, 0, data.stderr)
+                self.assertIsInstance(json.loads(data.stdout)[member], list)
+        wrong = subprocess.run([*once[:-1], "nowhere"], capture_output=True, text=True)
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("no view is named 'nowhere'; they are rollout receipts", wrong.stderr)
 
 
 class LostServerTest(unittest.TestCase):

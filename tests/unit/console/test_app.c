@@ -271,6 +271,64 @@ START_TEST(a_policy_is_edited_compared_and_activated_in_three_keys_beside_the_ed
 }
 END_TEST
 
+/* Keys of each job from the first view on: what one presses, and what then is asked of the server. */
+START_TEST(each_job_takes_as_few_keys_as_promised)
+{
+    static const struct {
+        const char *keys;
+        int most;
+        enum kv_wish_kind last;
+        const char *what;
+    } jobs[] = {
+        {"Ry", 2, KV_WISH_VERB, "rollback"},
+        {"ay", 2, KV_WISH_VERB, "advance"},
+        {"p", 1, KV_WISH_VERB, "pause"},
+        {"3\r", 4, KV_WISH_OPEN, "/api/v1/receipts/77"},
+        {"4jje", 8 - 1, KV_WISH_EDIT, "release"}, /* and y to the difference */
+    };
+    event("rollout", "{\"id\":\"r_000003\",\"name\":\"quest-64\",\"stage\":\"SHADOW\",\"version\":12,\"verbs\":[{\"verb\":\"advance\",\"enabled\":true},{\"verb\":\"pause\",\"enabled\":true}]}");
+    kv_app_list(&app, KV_VIEW_POLICIES, json_loads("{\"policies\":[{\"kind\":\"admission\"},{\"kind\":\"fallback\"},{\"kind\":\"release\"}]}", 0, NULL));
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        struct kv_wish w = {0};
+        kv_app_show(&app, KV_VIEW_ROLLOUT);
+        for (const char *k = jobs[i].keys; *k; k++) w = kv_app_key(&app, *k == '\r' ? KV_KEY_ENTER : *k);
+        ck_assert_int_le((int)strlen(jobs[i].keys), jobs[i].most);
+        ck_assert_int_eq(w.kind, jobs[i].last);
+        ck_assert_str_eq(w.verb ? w.verb->name : w.text, jobs[i].what);
+    }
+}
+END_TEST
+
+START_TEST(what_takes_a_while_is_shown_from_its_first_second_on)
+{
+    static const char *const form = "{\"release\":{\"stage\":\"OFF\"},\"progress\":[{\"kind\":\"restore\",\"what\":\"acme s05\",\"done\":64,\"total\":256,\"unit\":\"tokens\",\"seconds\":%g}]}";
+    char text[300];
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, form, i ? 1.2 : 0.4);
+        event("status", text);
+        for (int v = 0; v < KV_VIEWS; v++) {
+            kv_app_show(&app, (enum kv_view)v);
+            ck_assert_int_eq(strstr(screen(), "restore [###.........]  25 %  64 of 256 tokens  1 s  acme s05") != NULL, i);
+        }
+    }
+    kv_app_list(&app, KV_VIEW_PROGRESS, json_loads("{\"tasks\":[]}", 0, NULL));
+    event("status", "{\"release\":{\"stage\":\"OFF\"},\"progress\":[]}");
+    expect("nothing takes a while now");
+}
+END_TEST
+
+START_TEST(nothing_is_said_about_a_release_nobody_has_heard_of)
+{
+    kv_app_switch(&app, "north", "http://127.0.0.1:1");
+    expect("Waiting for http://127.0.0.1:1.");
+    ck_assert_ptr_null(strstr(screen(), "exact baseline"));
+    event("status", STATUS);
+    ck_assert_ptr_null(strstr(screen(), "No rollout yet"));
+    kv_app_list(&app, KV_VIEW_ROLLOUTS, json_loads("{\"rollouts\":[]}", 0, NULL));
+    expect("No rollout yet: all traffic is served by the exact baseline.");
+}
+END_TEST
+
 START_TEST(rows_are_sorted_marked_and_copied)
 {
     const json_t *rows[8];
@@ -530,6 +588,9 @@ Suite *suite_app(void)
     tcase_add_test(t, filter_narrows_and_escape_clears);
     tcase_add_test(t, a_receipt_leads_to_all_it_rests_on_and_back);
     tcase_add_test(t, a_policy_is_edited_compared_and_activated_in_three_keys_beside_the_edit);
+    tcase_add_test(t, each_job_takes_as_few_keys_as_promised);
+    tcase_add_test(t, what_takes_a_while_is_shown_from_its_first_second_on);
+    tcase_add_test(t, nothing_is_said_about_a_release_nobody_has_heard_of);
     tcase_add_test(t, rows_are_sorted_marked_and_copied);
     tcase_add_test(t, the_cursor_stays_on_its_row_while_others_arrive);
     tcase_add_test(t, commands_complete_recall_and_reach_everything);
