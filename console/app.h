@@ -25,7 +25,7 @@ struct kv_series {
 
 /* What the network side must do next; the app never talks itself. */
 enum kv_wish_kind {
-    KV_WISH_NONE, KV_WISH_REFRESH, KV_WISH_OLDER, KV_WISH_OPEN, KV_WISH_VERB, KV_WISH_COPY, KV_WISH_EDIT, KV_WISH_ACTIVATE, KV_WISH_CONTEXT, KV_WISH_COMPARE, KV_WISH_SESSION
+    KV_WISH_NONE, KV_WISH_REFRESH, KV_WISH_OLDER, KV_WISH_OPEN, KV_WISH_VERB, KV_WISH_COPY, KV_WISH_EDIT, KV_WISH_ACTIVATE, KV_WISH_CONTEXT, KV_WISH_COMPARE, KV_WISH_SESSION, KV_WISH_FAULT
 };
 struct kv_wish {
     enum kv_wish_kind kind;

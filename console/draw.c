@@ -62,7 +62,7 @@ static void draw_top(const struct kv_app *a, struct kv_grid *g)
     else if (g->cols < NARROW) snprintf(stage, sizeof stage, "%s %.4g %%", kv_field_text(r, "stage"), 100 * kv_field_number(r, "fraction"));
     else snprintf(stage, sizeof stage, "%s %.4g %%  epoch %.0f", kv_field_text(r, "stage"), 100 * kv_field_number(r, "fraction"), kv_field_number(r, "epoch"));
     if (a->status)
-        snprintf(middle, sizeof middle, "%s%s%s%s%.8s", json_is_true(json_object_get(r, "latched")) ? "  LATCHED" : "", json_is_true(json_object_get(r, "frozen")) ? "  releases frozen" : "",
+        snprintf(middle, sizeof middle, "%s%s%s%s%s%.8s", json_array_size(json_object_get(json_object_get(a->status, "faults"), "armed")) ? "  FAULTS ARMED" : "", json_is_true(json_object_get(r, "latched")) ? "  LATCHED" : "", json_is_true(json_object_get(r, "frozen")) ? "  releases frozen" : "",
                  a->readonly ? "  read-only" : "", *policy ? "  policy " : "", policy);
     snprintf(age, sizeof age, "  %s %.1f s", !a->status ? "" : kv_app_stale(a) ? "STALE" : "live", seconds);
     int room = g->cols - c - 2, n = (int)(strlen(stage) + strlen(middle) + strlen(age));

@@ -66,7 +66,7 @@ struct kv_wish kv_app_begin_verb(struct kv_app *a, const struct kv_verb *verb)
 /* ---------------------------------------------------------------- commands */
 
 /* The word commands that are neither a view nor a verb. */
-static const char *const words[] = {"context", "compare", "edit", "pin", "unpin", "drop", "help", "quit"};
+static const char *const words[] = {"context", "compare", "edit", "pin", "unpin", "drop", "fault", "help", "quit"};
 enum { N_WORDS = sizeof words / sizeof *words };
 
 static void remember(struct kv_app *a)
@@ -101,6 +101,25 @@ static struct kv_wish session_verb(struct kv_app *a, const char *verb)
     return none;
 }
 
+/* The failure lab: a run of its own, or a fault on the next request that the shown rollout's candidate serves. */
+static struct kv_wish fault_command(struct kv_app *a, const char *rest)
+{
+    char what[8], name[64];
+    const char *id = json_string_value(json_object_get(a->rollout, "id"));
+    struct kv_wish w = {.kind = KV_WISH_FAULT};
+    if (a->readonly) return kv_app_say(a, KV_STYLE_WARN, "this console is read-only (--readonly)"), none;
+    if (kv_app_stale(a)) return kv_app_say(a, KV_STYLE_WARN, "the data is stale; nothing is changed until the server answers again"), none;
+    if (sscanf(rest, "%7s %63s", what, name) != 2 || (strcmp(what, "run") && strcmp(what, "arm") && strcmp(what, "disarm")))
+        return kv_app_say(a, KV_STYLE_NORMAL, "fault run NAME, fault arm NAME or fault disarm NAME; kvasir fault lists the names"), none;
+    snprintf(w.text, sizeof w.text, "%s\n%s\n%.64s", what, name, id ? id : "");
+    if (strcmp(what, "arm")) return w;
+    if (!id) return kv_app_say(a, KV_STYLE_NORMAL, "no rollout is live; kvasir fault arm takes a tenant too"), none;
+    a->asked = w;
+    a->prompt = KV_PROMPT_CONFIRM;
+    snprintf(a->question, sizeof a->question, "arm %s on the next request that the candidate of %.64s serves, and nobody else's; y/N", name, id);
+    return none;
+}
+
 static struct kv_wish command(struct kv_app *a)
 {
     struct kv_wish w = {0};
@@ -116,6 +135,7 @@ static struct kv_wish command(struct kv_app *a)
     for (int i = 0; i < KV_N_VERBS; i++)
         if (!strcmp(word, kv_verbs[i].name)) return kv_app_begin_verb(a, &kv_verbs[i]);
     if (!strcmp(word, "pin") || !strcmp(word, "unpin") || !strcmp(word, "drop")) return session_verb(a, word);
+    if (!strcmp(word, "fault")) return fault_command(a, rest);
     if (!strcmp(word, "context")) return w.kind = KV_WISH_CONTEXT, w;
     if (!strcmp(word, "compare") && *rest) return w.kind = KV_WISH_COMPARE, w;
     if (!strcmp(word, "edit") && *rest && !a->readonly) return w.kind = KV_WISH_EDIT, w;
@@ -161,7 +181,7 @@ static struct kv_wish confirm_key(struct kv_app *a, int key)
     a->prompt = KV_PROMPT_NONE;
     if (key == 'y' || key == 'Y') return a->asked;
     if (a->asked.kind == KV_WISH_ACTIVATE) kv_app_pop(a), kv_app_say(a, KV_STYLE_NORMAL, "nothing was activated; e goes on with your edit");
-    else kv_app_say(a, KV_STYLE_NORMAL, "%s: nothing was done", a->asked.verb ? a->asked.verb->name : "drop");
+    else kv_app_say(a, KV_STYLE_NORMAL, "%s: nothing was done", a->asked.verb ? a->asked.verb->name : a->asked.kind == KV_WISH_FAULT ? "fault" : "drop");
     return none;
 }
 

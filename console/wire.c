@@ -148,6 +148,22 @@ static void take_verb(struct kv_app *a, const struct kv_call *c, json_t *v)
     if (json_is_object(now)) json_decref(a->rollout), a->rollout = json_incref(now);
 }
 
+static void take_fault(struct kv_app *a, const struct kv_call *c, const json_t *v)
+{
+    const json_t *last = json_object_get(v, "last"), *check;
+    const char *name = json_string_value(json_object_get(v, "name"));
+    size_t i, failed = 0;
+    if (strcmp(c->kind, "run")) {
+        kv_app_say(a, KV_STYLE_GOOD, "%s: %sed", name ? name : "fault", c->kind);
+        return;
+    }
+    const char *first = "";
+    json_array_foreach(json_object_get(last, "checks"), i, check)
+        if (!json_is_true(json_object_get(check, "pass")) && !failed++) first = json_string_value(json_object_get(check, "detail"));
+    if (failed) kv_app_say(a, KV_STYLE_BAD, "%s: FAIL, %zu of %zu checks; %s", name ? name : "fault", failed, i, first ? first : "");
+    else kv_app_say(a, KV_STYLE_GOOD, "%s: PASS, %zu checks hold", name ? name : "fault", i);
+}
+
 static void take_good(struct kv_wire *w, struct kv_call *c, json_t *v)
 {
     struct kv_app *a = w->app;
@@ -169,6 +185,7 @@ static void take_good(struct kv_wire *w, struct kv_call *c, json_t *v)
         fetch_list(w, KV_VIEW_SESSIONS);
         break;
     case KV_FOR_PROGRESS: kv_app_tasks(a, v); break;
+    case KV_FOR_FAULT: take_fault(a, c, v); break;
     case KV_FOR_EVENTS: break;
     }
 }
@@ -311,6 +328,21 @@ static void run_session_verb(struct kv_wire *w, char *text)
     curl_free(safe_tenant);
 }
 
+static void run_fault(struct kv_wire *w, char *text)
+{
+    char route[256], *name = strchr(text, '\n'), *rollout = name ? strchr(name + 1, '\n') : NULL;
+    if (!rollout) return;
+    *name++ = *rollout++ = 0;
+    bool arms = !strcmp(text, "arm"), disarms = !strcmp(text, "disarm");
+    char *safe = curl_easy_escape(NULL, name, 0);
+    snprintf(route, sizeof route, "/api/v1/faults/%.200s%s", safe ? safe : "", arms || disarms ? "" : "/run");
+    json_t *body = arms ? json_pack("{s:i, s:{s:s}}", "count", 1, "scope", "rollout", rollout) : NULL;
+    struct kv_call *c = kv_wire_start(w, KV_FOR_FAULT, disarms ? "DELETE" : "POST", route, body, NULL);
+    if (c) snprintf(c->kind, sizeof c->kind, "%.8s", text), kv_app_await(w->app, "fault %.8s: no answer yet", text);
+    json_decref(body);
+    curl_free(safe);
+}
+
 static void switch_context(struct kv_wire *w, const char *name)
 {
     char url[256], token[256] = "", why[300];
@@ -350,6 +382,7 @@ void kv_wire_grant(struct kv_wire *w, struct kv_wish wish)
     case KV_WISH_COMPARE: kv_wire_compare(w, wish.text); break;
     case KV_WISH_VERB: run_verb(w, &wish); break;
     case KV_WISH_SESSION: run_session_verb(w, wish.text); break;
+    case KV_WISH_FAULT: run_fault(w, wish.text); break;
     }
 }
 

@@ -73,6 +73,21 @@ static const char *emptiness(const struct kv_app *a)
     }
 }
 
+/* " ARMED: bit_flip on acme, …", or nothing. Returns its length. */
+static int armed_faults(const json_t *status, char *out, size_t cap)
+{
+    size_t i, n = 0;
+    json_t *f;
+    out[0] = 0;
+    json_array_foreach(json_object_get(json_object_get(status, "faults"), "armed"), i, f) {
+        const json_t *scope = json_object_get(f, "scope");
+        const char *on = kv_field_text(scope, json_object_get(scope, "rollout") ? "rollout" : "tenant");
+        n += (size_t)snprintf(out + n, cap - n, "%s %.32s on %.24s", i ? "," : " ARMED:", kv_field_text(f, "name"), on);
+        if (n >= cap) return (int)cap - 1;
+    }
+    return (int)n;
+}
+
 void kv_draw_list(const struct kv_app *a, struct kv_grid *g)
 {
     static const json_t *rows[KV_ROWS_KEPT];
@@ -91,10 +106,11 @@ void kv_draw_list(const struct kv_app *a, struct kv_grid *g)
         if (json_object_get(a->marked[a->view], id)) kv_grid_text(g, row, 0, 1, KV_STYLE_ACCENT, false, "●");
         else if (here) kv_grid_text(g, row, 0, 1, KV_STYLE_SELECTED, false, "▸"); /* monochrome terminals show the cursor too */
     }
-    char right[96];
+    char right[160];
     size_t marks = json_object_size(a->marked[a->view]);
     int used = 0;
     if (a->filter[a->view][0]) used = snprintf(right, sizeof right, " filter /%s (%zu)", a->filter[a->view], n);
     if (marks) used += snprintf(right + used, sizeof right - (size_t)used, " %zu marked", marks);
+    if (a->view == KV_VIEW_FAILURES) used += armed_faults(a->status, right + used, sizeof right - (size_t)used);
     if (used && g->cols > used + 1) kv_grid_text(g, 1, g->cols - used - 1, 0, KV_STYLE_WARN, false, right);
 }

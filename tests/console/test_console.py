@@ -210,6 +210,28 @@ class ConsoleTest(unittest.TestCase):
         t.expect(f"› receipt {failure['receipt']} ")
         t.expect("rests on")
 
+    def test_faults_are_shown_and_run(self):
+        with support.Daemon("--set", "faults.enabled=true") as lab:
+            lab.post("/api/v1/faults/bit_flip", {"scope": {"tenant": "acme"}})
+            t = Terminal(lab.url, cols=120)
+            self.addCleanup(t.close)
+            t.expect("FAULTS ARMED")
+            t.keys("3")
+            t.expect("ARMED: bit_flip on acme")
+            t.keys("-l", ":fault disarm bit_flip")
+            t.keys("Enter")
+            t.expect("bit_flip: disarmed")
+            t.expect("FAULTS ARMED", absent=True)
+            t.keys("-l", ":fault run clock_jump")
+            t.keys("Enter")
+            t.expect("clock_jump: PASS")
+            t.keys("-l", ":fault run bit_flip")
+            t.keys("Enter")
+            t.expect("UNSUPPORTED")
+            t.keys("-l", ":fault arm bit_flip")
+            t.keys("Enter")
+            t.expect("no rollout is live")
+
     def test_what_a_receipt_rests_on_opens_and_closes(self):
         self.live_rollout()
         t = self.open()
