@@ -165,7 +165,7 @@ static enum kv_status cluster_rows(struct kv_selector *s, const struct kv_rows *
     return KV_OK;
 }
 
-static enum kv_status clusterkv_build_some(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done)
+static enum kv_status clusterkv_build_some(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q, int64_t products, bool *done)
 {
     *done = rows->n_rows <= s->sink;
     if (rows->n_rows > s->cap) return KV_CAPACITY;
@@ -176,6 +176,8 @@ static enum kv_status clusterkv_build_some(struct kv_selector *s, const struct k
         s->n_clusters = s->building = 0;
         s->clustered = s->sink;
         s->n_rows = rows->n_rows;
+    (void)prefill_q;
+    (void)n_prefill_q;
         if (*done) return KV_OK;
         enum kv_status status = begin(s, rows, s->sink, rows->n_rows, s->n_seeds ? s->n_seeds : s->clusters ? s->clusters : n / s->per_cluster, s->n_seeds > 0, &s->run);
         if (status != KV_OK) return status;
@@ -192,11 +194,9 @@ static enum kv_status clusterkv_build_some(struct kv_selector *s, const struct k
 
 static enum kv_status clusterkv_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
 {
-    (void)prefill_q;
-    (void)n_prefill_q;
     bool done;
     s->building = 0;
-    return clusterkv_build_some(s, rows, INT64_MAX, &done);
+    return clusterkv_build_some(s, rows, prefill_q, n_prefill_q, INT64_MAX, &done);
 }
 
 static enum kv_status clusterkv_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)

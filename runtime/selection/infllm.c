@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum { UNIT_ROWS, REPRESENTATIVES, UNITS, SINK_ROWS, LOCAL_ROWS, N_PARAMS };
+enum { UNIT_WORK = 12 }; /* what closing a unit costs, in products for each of its values: sums in double, row by row */
 const struct kv_param_spec kv_selector_infllm_params[N_PARAMS] = {
     {"unit_rows", "int", 128, 1, 65536, "rows", "paper", "rows per unit"},
     {"representatives", "int", 4, 1, 64, "rows", "paper", "rows of a unit that stand for it in the search"},
@@ -30,6 +31,9 @@ struct kv_selector {
     int32_t *n_reps;      /* [max_units] */
     float *rep;           /* [max_units][reps][d_head] */
     float *score;         /* [max_units] */
+    float *product;       /* [group][product_stride] of queries and representatives */
+    size_t product_stride;
+    int32_t building;     /* rows of the build in work; 0: none */
     uint64_t *key;        /* [max(max_units, unit_rows)] */
     double *mean;         /* [d_head] */
     float *row, *influence; /* [d_head], [unit_rows] */
@@ -38,7 +42,7 @@ struct kv_selector {
 static void infllm_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->first, s->n_reps, s->rep, s->score, s->key, s->mean, s->row, s->influence};
+    void *const owned[] = {s->first, s->n_reps, s->rep, s->score, s->key, s->mean, s->row, s->influence, s->product};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -65,11 +69,13 @@ static enum kv_status infllm_create(const struct kv_params *p, int32_t d_head, i
     s->n_reps = calloc(u, sizeof *s->n_reps);
     s->rep = calloc(u * (size_t)s->reps * (size_t)d_head, sizeof *s->rep);
     s->score = calloc(u, sizeof *s->score);
+    s->product_stride = (u * (size_t)s->reps + 15) / 16 * 16;
+    s->product = calloc((size_t)group * s->product_stride, sizeof *s->product);
     s->key = calloc(keys, sizeof *s->key);
     s->mean = calloc((size_t)d_head, sizeof *s->mean);
     s->row = calloc((size_t)d_head, sizeof *s->row);
     s->influence = calloc((size_t)s->unit_rows, sizeof *s->influence);
-    if (!s->first || !s->n_reps || !s->rep || !s->score || !s->key || !s->mean || !s->row || !s->influence) {
+    if (!s->first || !s->n_reps || !s->rep || !s->score || !s->key || !s->mean || !s->row || !s->influence || !s->product) {
         infllm_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "infllm", "no memory for %d units", s->max_units);
     }
@@ -130,26 +136,44 @@ static enum kv_status close_unit(struct kv_selector *s, const struct kv_rows *ro
     return KV_OK;
 }
 
-static enum kv_status extend(struct kv_selector *s, const struct kv_rows *rows, int32_t from, const struct queries *p)
+/* Closes units that have left the window of the rows covered, until the products are used up; *done: there is none left. */
+static enum kv_status close_units(struct kv_selector *s, const struct kv_rows *rows, const struct queries *p, int64_t products, bool *done)
 {
-    if (from != s->n_rows || rows->n_rows < from) return KV_STALE_INDEX;
-    if (rows->n_rows > s->cap) return KV_CAPACITY;
     enum kv_status status = KV_OK;
-    s->n_rows = rows->n_rows;
-    while (status == KV_OK && (int64_t)s->first[s->n_units] + s->unit_rows + s->local <= s->n_rows)
+    while (!(*done = (int64_t)s->first[s->n_units] + s->unit_rows + s->local > s->n_rows) && products > 0 && status == KV_OK) {
         status = close_unit(s, rows, p, s->first[s->n_units] + s->unit_rows);
+        products -= (int64_t)UNIT_WORK * s->unit_rows * s->d_head;
+    }
     return status;
 }
 
 static enum kv_status infllm_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
 {
-    return extend(s, rows, from, &(struct queries){NULL, 0, 0});
+    bool done;
+    if (from != s->n_rows || rows->n_rows < from) return KV_STALE_INDEX;
+    if (rows->n_rows > s->cap) return KV_CAPACITY;
+    s->n_rows = rows->n_rows;
+    return close_units(s, rows, &(struct queries){NULL, 0, 0}, INT64_MAX, &done);
+}
+
+static enum kv_status infllm_build_some(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q, int64_t products, bool *done)
+{
+    *done = false;
+    if (rows->n_rows > s->cap) return KV_CAPACITY;
+    if (!s->building || rows->n_rows < s->building) {
+        s->n_rows = s->building = rows->n_rows;
+        s->n_units = 0;
+    }
+    enum kv_status status = close_units(s, rows, &(struct queries){prefill_q, prefill_q ? n_prefill_q : 0, s->building}, products, done);
+    if (*done) s->building = 0;
+    return status;
 }
 
 static enum kv_status infllm_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
 {
-    s->n_rows = s->n_units = 0;
-    return extend(s, rows, 0, &(struct queries){prefill_q, prefill_q ? n_prefill_q : 0, rows->n_rows});
+    bool done;
+    s->building = 0;
+    return infllm_build_some(s, rows, prefill_q, n_prefill_q, INT64_MAX, &done);
 }
 
 static enum kv_status infllm_seal(struct kv_selector *s, const struct kv_rows *rows)
@@ -180,11 +204,14 @@ static enum kv_status infllm_query(struct kv_selector *s, const struct kv_rows *
     int64_t want = (int64_t)s->units << (widen ? 1 : 0);
     int32_t take = want < s->n_units ? (int32_t)want : s->n_units;
     uint64_t reps = 0;
+    struct kv_mat all = {KV_F32, s->n_units * s->reps, s->d_head, s->rep, (size_t)s->n_units * (size_t)s->reps * d * sizeof(float)};
+    struct kv_act heads = {.n = s->group, .cols = s->d_head, .f32 = q};
+    kv_kernels()->matmul(&all, &heads, 0, all.rows, s->product, s->product_stride);
     for (int32_t u = 0; u < s->n_units; u++) {
         double sum = 0;
         for (int32_t g = 0; g < s->group; g++)
             for (int32_t r = 0; r < s->n_reps[u]; r++)
-                sum += (double)kv_kernels()->dot(q + (size_t)g * d, s->rep + ((size_t)u * (size_t)s->reps + (size_t)r) * d, s->d_head);
+                sum += (double)s->product[(size_t)g * s->product_stride + (size_t)u * (size_t)s->reps + (size_t)r];
         s->score[u] = (float)sum;
         s->key[u] = kv_rank_key(s->score[u], (uint32_t)u);
         reps += (uint64_t)s->n_reps[u];
@@ -211,6 +238,6 @@ static enum kv_status infllm_query(struct kv_selector *s, const struct kv_rows *
 
 const struct kv_selector_method kv_selector_infllm = {
     .name = "infllm", .params = kv_selector_infllm_params, .n_params = N_PARAMS, .per_q_head = false,
-    .create = infllm_create, .tune = infllm_tune, .destroy = infllm_destroy, .build = infllm_build, .append = infllm_append, .seal = infllm_seal,
+    .create = infllm_create, .tune = infllm_tune, .destroy = infllm_destroy, .build = infllm_build, .build_some = infllm_build_some, .append = infllm_append, .seal = infllm_seal,
     .drop = infllm_drop, .query = infllm_query, .covered = infllm_covered,
 };

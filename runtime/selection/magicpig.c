@@ -139,8 +139,10 @@ static void begin(struct kv_selector *s, const struct kv_rows *rows)
     for (int32_t c = 0; s->n_hashed && c < s->d_head; c++) s->mean[c] /= s->n_hashed;
 }
 
-static enum kv_status magicpig_build_some(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done)
+static enum kv_status magicpig_build_some(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q, int64_t products, bool *done)
 {
+    (void)prefill_q;
+    (void)n_prefill_q;
     if (rows->n_rows > s->cap) return KV_CAPACITY;
     if (!s->building || rows->n_rows < s->building) begin(s, rows);
     for (; s->filled < s->tables && products > 0; s->filled++) {
@@ -154,11 +156,9 @@ static enum kv_status magicpig_build_some(struct kv_selector *s, const struct kv
 
 static enum kv_status magicpig_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
 {
-    (void)prefill_q;
-    (void)n_prefill_q;
     bool done;
     s->building = 0;
-    return magicpig_build_some(s, rows, INT64_MAX, &done);
+    return magicpig_build_some(s, rows, prefill_q, n_prefill_q, INT64_MAX, &done);
 }
 
 static enum kv_status magicpig_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)

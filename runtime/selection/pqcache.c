@@ -166,7 +166,7 @@ static enum kv_status pqcache_append(struct kv_selector *s, const struct kv_rows
     return KV_OK;
 }
 
-static enum kv_status pqcache_build_some(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done)
+static enum kv_status pqcache_build_some(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q, int64_t products, bool *done)
 {
     if (rows->n_rows > s->cap) return KV_CAPACITY;
     if (!s->fitting || rows->n_rows < s->fitting) {
@@ -176,6 +176,8 @@ static enum kv_status pqcache_build_some(struct kv_selector *s, const struct kv_
         begin_fit(s, rows->n_rows);
     }
     *done = s->n_rows - s->local - s->sink <= s->centroids;
+    (void)prefill_q;
+    (void)n_prefill_q;
     if (*done) s->fitting = 0;
     else if ((*done = fit_some(s, rows, products))) s->n_coded = s->n_rows - s->local;
     return KV_OK;
@@ -183,11 +185,9 @@ static enum kv_status pqcache_build_some(struct kv_selector *s, const struct kv_
 
 static enum kv_status pqcache_build(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
 {
-    (void)prefill_q;
-    (void)n_prefill_q;
     bool done;
     s->fitting = 0;
-    return pqcache_build_some(s, rows, INT64_MAX, &done);
+    return pqcache_build_some(s, rows, prefill_q, n_prefill_q, INT64_MAX, &done);
 }
 
 static enum kv_status pqcache_drop(struct kv_selector *s, int32_t to)

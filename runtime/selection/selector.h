@@ -48,7 +48,8 @@ struct kv_selector_method {
     /* The same cut into parts of about `products` multiplications, for methods whose build takes longer than a step may; NULL for others. Once
      * *done, the index covers the rows of the first part, and is what build makes of them; fewer rows than then begin it anew. Nothing else but
      * destroy may be called in between. */
-    enum kv_status (*build_some)(struct kv_selector *s, const struct kv_rows *rows, int64_t products, bool *done);
+    enum kv_status (*build_some)(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q, int64_t products,
+                                 bool *done);
     /* Rows [from, rows->n_rows) were committed. */
     enum kv_status (*append)(struct kv_selector *s, const struct kv_rows *rows, int32_t from);
     /* Close the open unit where a method has one (block, window, event). May be NULL. */

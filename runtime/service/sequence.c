@@ -166,13 +166,14 @@ static enum kv_status build(struct kv_selection *s, size_t unit, const struct kv
     int64_t began = kv_now_ns();
     bool done = true;
     enum kv_status status;
+    const float *q = s->prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
+    int32_t n_q = q ? s->n_prefill_q : 0;
     if (s->method->build_some && s->build_share > 0) {
         double dense = 2.0 * rows->n_rows * s->d_head * s->group, share = s->build_share * dense;
         int64_t products = share < LEAST_BUILD ? LEAST_BUILD : share > 1e15 ? (int64_t)1e15 : (int64_t)share;
-        status = s->method->build_some(s->selector[unit], rows, products, &done);
+        status = s->method->build_some(s->selector[unit], rows, q, n_q, products, &done);
     } else {
-        const float *q = s->prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
-        status = s->method->build(s->selector[unit], rows, q, q ? s->n_prefill_q : 0);
+        status = s->method->build(s->selector[unit], rows, q, n_q);
     }
     s->built[unit] = status == KV_OK && done;
     atomic_fetch_add_explicit(&s->build_ns, (uint64_t)(kv_now_ns() - began), memory_order_relaxed);

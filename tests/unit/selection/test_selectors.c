@@ -279,10 +279,10 @@ START_TEST(a_build_in_parts_is_the_build)
         bool done = false;
         int calls = 0;
         rows->n_rows = 190;
-        ck_assert_int_eq(m->build_some(x.s, rows, 1, &done), KV_OK);
+        ck_assert_int_eq(m->build_some(x.s, rows, NULL, 0, 1, &done), KV_OK);
         ck_assert(!done);
         for (rows->n_rows = 150; !done && calls < 100000; calls++) {
-            ck_assert_int_eq(m->build_some(x.s, rows, parts[p], &done), KV_OK);
+            ck_assert_int_eq(m->build_some(x.s, rows, NULL, 0, parts[p], &done), KV_OK);
             if (rows->n_rows < 180) rows->n_rows++;
         }
         ck_assert(done && (calls > 2 || p == 2));
