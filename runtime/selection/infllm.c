@@ -29,7 +29,7 @@ struct kv_selector {
     int32_t unit_rows, reps, units, sink, local;
     int32_t *first;       /* [max_units + 1] unit u holds rows [first[u], first[u + 1]) */
     int32_t *n_reps;      /* [max_units] */
-    float *rep;           /* [max_units][reps][d_head] */
+    uint8_t *rep;         /* [max_units][reps][d_head], copies of stored rows; room for fp32 */
     float *score;         /* [max_units] */
     float *product;       /* [group][product_stride] of queries and representatives */
     size_t product_stride;
@@ -67,7 +67,7 @@ static enum kv_status infllm_create(const struct kv_params *p, int32_t d_head, i
     size_t u = (size_t)s->max_units, keys = s->unit_rows > s->max_units ? (size_t)s->unit_rows : u;
     s->first = calloc(u + 1, sizeof *s->first);
     s->n_reps = calloc(u, sizeof *s->n_reps);
-    s->rep = calloc(u * (size_t)s->reps * (size_t)d_head, sizeof *s->rep);
+    s->rep = calloc(u * (size_t)s->reps * (size_t)d_head, sizeof(float));
     s->score = calloc(u, sizeof *s->score);
     s->product_stride = (u * (size_t)s->reps + 15) / 16 * 16;
     s->product = calloc((size_t)group * s->product_stride, sizeof *s->product);
@@ -129,8 +129,11 @@ static enum kv_status close_unit(struct kv_selector *s, const struct kv_rows *ro
     for (int32_t i = 0; i < n; i++) s->key[i] = kv_rank_key(s->influence[i], (uint32_t)i);
     kv_rank_select(s->key, (size_t)n, (size_t)reps);
     kv_rank_sort(s->key, (size_t)reps);
-    for (int32_t i = 0; i < reps; i++)
-        kv_rows_key(rows, first + (int32_t)kv_rank_index(s->key[i]), s->rep + ((size_t)u * (size_t)s->reps + (size_t)i) * (size_t)s->d_head);
+    size_t row_bytes = kv_rows_row_bytes(rows);
+    for (int32_t i = 0; i < reps; i++) {
+        int32_t row = first + (int32_t)kv_rank_index(s->key[i]);
+        memcpy(s->rep + ((size_t)u * (size_t)s->reps + (size_t)i) * row_bytes, (const uint8_t *)rows->k[row / KV_BLOCK_ROWS] + (size_t)(row % KV_BLOCK_ROWS) * row_bytes, row_bytes);
+    }
     s->n_reps[u] = reps;
     s->first[++s->n_units] = end;
     return KV_OK;
@@ -204,7 +207,7 @@ static enum kv_status infllm_query(struct kv_selector *s, const struct kv_rows *
     int64_t want = (int64_t)s->units << (widen ? 1 : 0);
     int32_t take = want < s->n_units ? (int32_t)want : s->n_units;
     uint64_t reps = 0;
-    struct kv_mat all = {KV_F32, s->n_units * s->reps, s->d_head, s->rep, (size_t)s->n_units * (size_t)s->reps * d * sizeof(float)};
+    struct kv_mat all = {rows->row_type, s->n_units * s->reps, s->d_head, s->rep, (size_t)s->n_units * (size_t)s->reps * kv_rows_row_bytes(rows)};
     struct kv_act heads = {.n = s->group, .cols = s->d_head, .f32 = q};
     kv_kernels()->matmul(&all, &heads, 0, all.rows, s->product, s->product_stride);
     for (int32_t u = 0; u < s->n_units; u++) {
@@ -230,7 +233,7 @@ static enum kv_status infllm_query(struct kv_selector *s, const struct kv_rows *
     }
     ledger->candidates = (uint64_t)s->n_units;
     ledger->units = (uint64_t)take;
-    ledger->candidate_bytes = ledger->index_bytes = reps * d * sizeof(float);
+    ledger->candidate_bytes = ledger->index_bytes = reps * kv_rows_row_bytes(rows);
     ledger->selector_macs = reps * d * (uint64_t)s->group;
     kv_ledger_support(ledger, rows, support, n_blocks, NULL);
     return KV_OK;
