@@ -3,6 +3,7 @@
 
 #include "runtime/service/credits.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,12 +19,17 @@ struct running {
 struct kv_interruptions {
     pthread_mutex_t lock;
     struct running *first;
+    int64_t began_us, began_monotonic_us;
+    int64_t oldest_us; /* no open pause is older; status thread */
 };
 
 struct kv_interruptions *kv_interruptions_create(void)
 {
     struct kv_interruptions *t = calloc(1, sizeof *t);
-    if (t) pthread_mutex_init(&t->lock, NULL);
+    if (!t) return NULL;
+    pthread_mutex_init(&t->lock, NULL);
+    t->began_us = kv_realtime_us();
+    t->began_monotonic_us = kv_monotonic_us();
     return t;
 }
 
@@ -37,6 +43,28 @@ void kv_interruptions_free(struct kv_interruptions *t)
     }
     pthread_mutex_destroy(&t->lock);
     free(t);
+}
+
+/* The time of day by the clock as it was at the start: setting it makes no pause older. */
+static int64_t steady_us(const struct kv_interruptions *t)
+{
+    return t->began_us + kv_monotonic_us() - t->began_monotonic_us;
+}
+
+void kv_interruptions_expire(struct kv_app *app)
+{
+    int64_t max_us = app->config->max_pause_s * 1000000, before_us = steady_us(app->interruptions) - max_us;
+    struct kv_pause_row oldest;
+    struct kv_error err = {0};
+    int32_t n = 1;
+    if (!max_us || app->interruptions->oldest_us > before_us) return;
+    enum kv_status st = kv_store_open_pauses(app->store, &oldest, &n, &err); /* oldest first */
+    app->interruptions->oldest_us = n ? oldest.paused_us : before_us + max_us;
+    if (!st && n && oldest.paused_us < before_us) {
+        st = kv_store_expire_pauses(app->store, before_us, &n, &err);
+        if (!st && n) kv_events_log(KV_LOG_WARN, "%d paused sessions were given up: nobody came for them in %lld s", (int)n, (long long)app->config->max_pause_s);
+    }
+    if (st) kv_events_log(KV_LOG_WARN, "late pauses were not given up: %s: %s", kv_status_name(err.status), err.message);
 }
 
 /* ---------------------------------------------------------------- what a continuation needs */
@@ -120,7 +148,7 @@ static json_t *pause_json(const struct kv_stored_pause *p, const struct kv_pause
 static enum kv_status record(struct kv_app *app, const char *tenant, const char *session, const char *call_id, const char *manifest, const struct kv_pause_view *v, struct kv_stored_pause *p,
                              struct kv_error *err)
 {
-    *p = (struct kv_stored_pause){.paused_us = kv_realtime_us()};
+    *p = (struct kv_stored_pause){.paused_us = steady_us(app->interruptions)};
     snprintf(p->tenant, sizeof p->tenant, "%s", tenant);
     snprintf(p->session, sizeof p->session, "%s", session);
     snprintf(p->result.call_id, sizeof p->result.call_id, "%s", call_id);
@@ -314,7 +342,7 @@ KV_HANDLER(kv_api_interruptions)
         json_object_set_new(o, "tenant", json_string(row[i].tenant));
         json_object_set_new(o, "result_state", json_string(kv_result_state_name(row[i].result_state)));
         json_object_set_new(o, "paused_at", kv_time_json(row[i].paused_us));
-        json_object_set_new(o, "seconds", kv_real_json((double)(kv_realtime_us() - row[i].paused_us) / 1e6));
+        json_object_set_new(o, "seconds", kv_real_json(fmax(0, (double)(steady_us(app->interruptions) - row[i].paused_us) / 1e6)));
         json_array_append_new(list, o);
     }
     free(row);

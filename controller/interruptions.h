@@ -21,6 +21,9 @@ void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *
 /* After a stream ended with KV_FINISH_PAUSED because the answer made a tool call: makes it durable. *out: {"call_id","pause_epoch","state","action"}. */
 enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, struct kv_error *err);
 
+/* Gives up pauses that last longer than interruptions.max_pause_s. Cheap while none does; the status thread. */
+void kv_interruptions_expire(struct kv_app *app);
+
 KV_HANDLER(kv_session_pause);
 KV_HANDLER(kv_session_result);
 KV_HANDLER(kv_session_resume);

@@ -60,6 +60,7 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.max_sequences = (int32_t)c->max_sequences;
     e.max_queue = (int32_t)c->max_queue;
     e.starvation_us = c->starvation_ms * 1000;
+    e.max_pause_us = c->max_pause_s * 1000000;
     e.context_length = (int32_t)c->context_length;
     e.host_bytes = c->host_capacity;
     e.device_bytes = c->device_capacity;
@@ -145,6 +146,7 @@ static void *status_main(void *arg)
     for (int i = 0; !d->stopping; i++) {
         if (i % RETAIN_EVERY == 0) retain(&d->app);
         kv_api_post_status(&d->app);
+        kv_interruptions_expire(&d->app);
         nanosleep(&half_second, NULL);
     }
     return NULL;

@@ -33,7 +33,7 @@ static enum kv_status receipt(struct kv_store *s, enum kv_receipt_kind kind, con
 
 /* ---------------------------------------------------------------- reading a row, on either connection */
 
-static const char columns[] = "SELECT epoch, state, call_id, manifest, tokens, paused_us, result_state, result_id, result_digest, result_tokens FROM pauses "
+static const char columns[] = "SELECT epoch, state, call_id, manifest, tokens, paused_us, result_state, result_id, result_digest, result_tokens, expired_us FROM pauses "
                               "WHERE tenant = ? AND session = ? ORDER BY epoch DESC LIMIT 1";
 
 static bool copy_tokens(sqlite3_stmt *q, int i, int32_t **out, int32_t *n)
@@ -56,6 +56,7 @@ static bool read_row(sqlite3_stmt *q, struct kv_stored_pause *p)
     kv_store_copy_text(q, 7, p->result.result_id, sizeof p->result.result_id);
     memcpy(p->result.digest, sqlite3_column_blob(q, 8), 32);
     p->result.pause_epoch = p->epoch;
+    p->expired = sqlite3_column_int64(q, 10) > 0;
     return copy_tokens(q, 4, &p->tokens, &p->n_tokens) && copy_tokens(q, 9, &p->result_tokens, &p->n_result_tokens) && p->manifest;
 }
 
@@ -115,7 +116,7 @@ static enum kv_status run_put(struct kv_store *s, void *arg, struct kv_error *er
     st = receipt(s, KV_RECEIPT_PAUSE, p->tenant, p->session, p->epoch, what, &id, err);
     if (st != KV_OK) return st;
     static const uint8_t none[32];
-    sqlite3_stmt *q = kv_store_prepare(s, "INSERT INTO pauses VALUES (?,?,?,?,?,'PAUSED',?,?,?,'UNSEEN','',?,x'')");
+    sqlite3_stmt *q = kv_store_prepare(s, "INSERT INTO pauses VALUES (?,?,?,?,?,'PAUSED',?,?,?,'UNSEEN','',?,x'',0)");
     if (!q) return kv_store_sql_error(s->db, "pauses", err);
     bind_text(q, 1, p->tenant);
     bind_text(q, 2, p->session);
@@ -135,6 +136,13 @@ enum kv_status kv_store_put_pause(struct kv_store *s, struct kv_stored_pause *p,
 }
 
 /* ---------------------------------------------------------------- results */
+
+static enum kv_status expired(const struct kv_stored_pause *p, struct kv_error *err)
+{
+    kv_fail(err, KV_PAUSE_EXPIRED, "session", "the pause of epoch %llu lasted longer than interruptions.max_pause_s; nothing was applied", (unsigned long long)p->epoch);
+    kv_hint(err, "ask again in a new request");
+    return KV_PAUSE_EXPIRED;
+}
 
 struct move {
     const char *tenant, *session;
@@ -175,6 +183,7 @@ static enum kv_status run_move(struct kv_store *s, void *arg, struct kv_error *e
     /* The same result again, before its commit: whoever offers it carries on where it stands. */
     if (st == KV_OK && !done && m->to == KV_RESULT_RESERVED && (p.result_state == KV_RESULT_RESERVED || p.result_state == KV_RESULT_CACHE_READY_AND_VALIDATED)) done = true;
     if (st == KV_OK && !done && m->to == KV_RESULT_CACHE_READY_AND_VALIDATED && p.result_state == m->to) done = true;
+    if (st == KV_OK && !done && p.expired) st = expired(&p, err);
     if (st == KV_OK && !done) {
         enum kv_result_state to = p.result_state;
         bool commits = m->to == KV_RESULT_RESULT_APPEND_COMMITTED;
@@ -208,6 +217,7 @@ static enum kv_status run_resume(struct kv_store *s, void *arg, struct kv_error 
     enum kv_status st = last(s, x->tenant, x->session, &p, err);
     kv_stored_pause_free(&p);
     if (st != KV_OK) return st;
+    if (p.expired) return expired(&p, err);
     if (p.resumed != x->undo) return kv_fail(err, KV_NOT_PAUSED, "session", "session '%s' was resumed at epoch %llu", x->session, (unsigned long long)p.epoch + 1);
     if (p.epoch != x->epoch) return kv_fail(err, KV_STALE_PAUSE_EPOCH, "pause_epoch", "the session is paused at epoch %llu, not %llu", (unsigned long long)p.epoch, (unsigned long long)x->epoch);
     if (*p.result.call_id && p.result_state != KV_RESULT_APPLIED) {
@@ -234,6 +244,62 @@ enum kv_status kv_store_resume(struct kv_store *s, const char *tenant, const cha
 enum kv_status kv_store_unresume(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err)
 {
     return kv_store_run(s, run_resume, &(struct resume){tenant, session, epoch, true}, err);
+}
+
+/* ---------------------------------------------------------------- expiry and lists */
+
+struct expiry {
+    int64_t before_us;
+    int32_t n;
+};
+
+static enum kv_status expire_one(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err)
+{
+    struct kv_receipt r;
+    uint64_t id;
+    kv_receipt_init(&r, (int)KV_RECEIPT_PAUSE, kv_store_now_us(CLOCK_REALTIME));
+    r.reason = KV_PAUSE_EXPIRED;
+    snprintf(r.tenant, sizeof r.tenant, "%.63s", tenant);
+    snprintf(r.session, sizeof r.session, "%.63s", session);
+    snprintf(r.detail, sizeof r.detail, "epoch %llu: nobody came for it in time", (unsigned long long)epoch);
+    enum kv_status st = kv_store_append(s, &r, &id, err);
+    if (st != KV_OK) return st;
+    sqlite3_stmt *q = kv_store_prepare(s, "UPDATE pauses SET state = 'RESUMED', expired_us = ? WHERE tenant = ? AND session = ? AND epoch = ?");
+    if (!q) return kv_store_sql_error(s->db, "pauses", err);
+    sqlite3_bind_int64(q, 1, kv_store_now_us(CLOCK_REALTIME));
+    bind_text(q, 2, tenant);
+    bind_text(q, 3, session);
+    sqlite3_bind_int64(q, 4, (sqlite3_int64)epoch);
+    return kv_store_done(s, q, err);
+}
+
+static enum kv_status run_expire(struct kv_store *s, void *arg, struct kv_error *err)
+{
+    enum { AT_ONCE = 64 };
+    struct expiry *x = arg;
+    struct { char tenant[64], session[64]; uint64_t epoch; } late[AT_ONCE];
+    sqlite3_stmt *q = kv_store_prepare(s, "SELECT tenant, session, epoch FROM pauses WHERE state = 'PAUSED' AND paused_us < ? LIMIT 64");
+    if (!q) return kv_store_sql_error(s->db, "pauses", err);
+    sqlite3_bind_int64(q, 1, x->before_us);
+    int32_t n = 0;
+    while (n < AT_ONCE && sqlite3_step(q) == SQLITE_ROW) {
+        kv_store_copy_text(q, 0, late[n].tenant, sizeof late[n].tenant);
+        kv_store_copy_text(q, 1, late[n].session, sizeof late[n].session);
+        late[n++].epoch = (uint64_t)sqlite3_column_int64(q, 2);
+    }
+    sqlite3_finalize(q);
+    enum kv_status st = KV_OK;
+    for (int32_t i = 0; i < n && st == KV_OK; i++) st = expire_one(s, late[i].tenant, late[i].session, late[i].epoch, err);
+    x->n = n;
+    return st;
+}
+
+enum kv_status kv_store_expire_pauses(struct kv_store *s, int64_t before_us, int32_t *n, struct kv_error *err)
+{
+    struct expiry x = {.before_us = before_us};
+    enum kv_status st = kv_store_run(s, run_expire, &x, err);
+    *n = x.n;
+    return st;
 }
 
 enum kv_status kv_store_open_pauses(struct kv_store *s, struct kv_pause_row *out, int32_t *n, struct kv_error *err)

@@ -171,6 +171,7 @@ struct kv_engine_config {
     int32_t n_threads;              /* kernel workers, decode thread included; 0: all cores */
     int32_t max_sequences;          /* live at once; default 32 */
     int32_t max_queue;              /* waiting requests; beyond: QUEUE_FULL; default 256 */
+    int64_t max_pause_us;           /* a pause that lasts longer is given up, PAUSE_EXPIRED; 0: never */
     int64_t starvation_us;          /* whoever has waited so long goes first, whatever its priority; default 10 s */
     int32_t context_length;         /* 0: the model's */
     uint64_t host_bytes;            /* tiers.host.capacity_bytes: K/V slabs; 0: 1 GiB */

@@ -76,6 +76,7 @@ static enum kv_status check_config(const struct kv_engine_config *c, const struc
 {
     const struct { const char *name; int64_t value, min, max; } limits[] = {
         {"n_threads", c->n_threads, 0, 256}, {"max_sequences", c->max_sequences, 1, 4096}, {"max_queue", c->max_queue, 1, 1 << 20}, {"starvation_us", c->starvation_us, 0, INT64_MAX},
+        {"max_pause_us", c->max_pause_us, 0, INT64_MAX},
         {"context_length", c->context_length, 0, m->context_length}, {"iteration_us", c->iteration_us, 1000, INT32_MAX},
         {"prefill_chunk", c->prefill_chunk, 1, 8192}, {"shadow_queue", c->shadow_queue, 1, 65536}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)

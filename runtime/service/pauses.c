@@ -147,6 +147,16 @@ static enum kv_status pause_live(struct kv_engine *e, const struct kv_pause_want
     return KV_OK;
 }
 
+static void report_expiry(struct kv_engine *e, const struct kv_paused *p)
+{
+    struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = p->view.n_tokens, .rows = (uint64_t)p->view.rows, .bytes = p->view.held_bytes + p->view.swapped_bytes,
+                           .request = p->view.request, .value = (double)(kv_engine_now_us() - p->view.paused_us)};
+    memcpy(r.tenant, p->view.tenant, sizeof r.tenant);
+    memcpy(r.session, p->view.session, sizeof r.session);
+    snprintf(r.detail, sizeof r.detail, "nobody came for it; its rows are given up");
+    kv_report_receipt(e, NULL, KV_RECEIPT_PAUSE, KV_PAUSE_EXPIRED, r);
+}
+
 void kv_pauses_begin(struct kv_engine *e)
 {
     struct kv_pauses *ps = e->pauses;
@@ -172,7 +182,9 @@ void kv_pauses_begin(struct kv_engine *e)
         pthread_mutex_unlock(&e->lock);
         bool gone = p->into && (atomic_load(&p->into->stream->cancelled) || atomic_load(&e->cancel_all));
         if (gone) kv_scheduler_finish(e, p->into, KV_FINISH_CANCELLED, KV_CANCELLED);
-        if (gone || (forget && !p->into)) kv_paused_remove_at(e, i);
+        bool late = !p->into && kv_paused_left_us(e, p, kv_engine_now_us()) == 0;
+        if (late) report_expiry(e, p);
+        if (gone || ((forget || late) && !p->into)) kv_paused_remove_at(e, i);
     }
     kv_paused_revise(e, kv_engine_now_us());
     kv_paused_move_some(e);

@@ -38,15 +38,22 @@ static bool undecided(const struct kv_paused *p)
     return p->view.state == KV_SESSION_PAUSED_GPU && p->view.asked == KV_PAUSE_AUTO && !p->into;
 }
 
+int64_t kv_paused_left_us(const struct kv_engine *e, const struct kv_paused *p, int64_t now_us)
+{
+    int64_t left_us = e->config.max_pause_us - (now_us - p->view.paused_us);
+    return !e->config.max_pause_us ? INT64_MAX : left_us > 0 ? left_us : 0;
+}
+
 int64_t kv_pauses_wait_us(const struct kv_engine *e)
 {
     const struct kv_pauses *ps = e->pauses;
-    bool ages = false;
-    for (int32_t i = 0; i < ps->n && !ages; i++) ages = undecided(ps->list[i]);
-    if (!ages) return -1;
-    if (e->us_per_row <= 0) return LONGEST_WAIT_US;
-    int64_t left_us = ps->revised_us + REVISE_US - kv_engine_now_us();
-    return left_us > 0 ? left_us : 0;
+    int64_t now_us = kv_engine_now_us(), least_us = INT64_MAX, revise_us = e->us_per_row > 0 ? ps->revised_us + REVISE_US - now_us : LONGEST_WAIT_US;
+    for (int32_t i = 0; i < ps->n; i++) {
+        int64_t left_us = ps->list[i]->into ? INT64_MAX : kv_paused_left_us(e, ps->list[i], now_us);
+        if (undecided(ps->list[i]) && revise_us < left_us) left_us = revise_us;
+        if (left_us < least_us) least_us = left_us;
+    }
+    return least_us == INT64_MAX ? -1 : least_us > 0 ? least_us : 0;
 }
 
 void kv_paused_revise(struct kv_engine *e, int64_t now_us)

@@ -48,6 +48,7 @@ void kv_paused_remove_at(struct kv_engine *e, int32_t i);
 void kv_paused_costs(const struct kv_engine *e, struct kv_pause_costs *c);
 void kv_paused_note_waste(struct kv_engine *e, struct kv_paused *p, const struct kv_pause_costs *c, const struct kv_pause_waste *w);
 void kv_paused_revise(struct kv_engine *e, int64_t now_us);
+int64_t kv_paused_left_us(const struct kv_engine *e, const struct kv_paused *p, int64_t now_us); /* until it expires, 0 when it has; INT64_MAX: never */
 
 /* pauses_move.c */
 double kv_paused_copy_rate(void); /* bytes a second, measured now */

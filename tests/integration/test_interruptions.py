@@ -157,6 +157,22 @@ class InOneProcess(Pauses, unittest.TestCase):
         self.assertEqual((c["demand"]["waiting_requests"], c["demand"]["waiting_prompt_tokens"]), (0, 0))
 
 
+class TooLong(Pauses, unittest.TestCase):
+    def test_a_pause_that_lasts_too_long_is_given_up_with_its_call(self):
+        with Daemon("--set", "interruptions.max_pause_s=1") as d:
+            _, pause = self.run_and_pause(d, "late", {"call_id": "c-1", "action": "preserve"})
+            d.wait_until(lambda: not d.get("/api/v1/interruptions")[1]["interruptions"])
+            status, e = d.post("/v1/sessions/late/result", {"call_id": "c-1", "pause_epoch": 1, "result_id": "r", "content": " x"})
+            self.assertEqual((status, e["error"]["code"]), (410, "PAUSE_EXPIRED"))
+            status, e = d.post("/v1/sessions/late/resume", {"pause_epoch": 1})
+            self.assertEqual((status, e["error"]["code"]), (410, "PAUSE_EXPIRED"))
+            self.assertTrue(e["error"]["hint"])
+            told = [r["reason"] for r in d.get("/api/v1/receipts?session=late&reason=PAUSE_EXPIRED")[1]["receipts"]]
+            self.assertEqual(told, ["PAUSE_EXPIRED"] * 2)  # of the rows, and of the call
+            _, again = self.run_and_pause(d, "late")
+            self.assertEqual(again["pause_epoch"], 3)
+
+
 class AcrossKills(Pauses, unittest.TestCase):
     def test_a_swapped_session_survives_kill_9(self):
         state = tempfile.mkdtemp(prefix="kvasir-test-")

@@ -146,6 +146,33 @@ START_TEST(epochs_pair_pauses_with_resumes)
 }
 END_TEST
 
+START_TEST(a_late_pause_is_given_up_with_its_call)
+{
+    struct kv_store *s = open_store();
+    uint64_t epoch;
+    struct kv_error err;
+    int32_t n = 0;
+    struct kv_stored_pause p;
+    ck_assert_int_eq(put(s, "s", "call", &epoch), KV_OK); /* at 5 us after 1970 */
+    ck_assert_int_eq(kv_store_expire_pauses(s, 5, &n, &err), KV_OK);
+    ck_assert_int_eq(n, 0);
+    ck_assert_int_eq(kv_store_expire_pauses(s, 6, &n, &err), KV_OK);
+    ck_assert_int_eq(n, 1);
+    kv_store_close(s);
+    s = open_store(); /* it is so after a restart too */
+    ck_assert_int_eq(apply(s, "r-1"), KV_PAUSE_EXPIRED);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_PAUSE_EXPIRED);
+    ck_assert(err.hint[0]);
+    ck_assert_int_eq(kv_store_last_pause(s, "acme", "s", &p, NULL), KV_OK);
+    ck_assert(p.expired && p.resumed);
+    ck_assert_int_eq(p.result_state, KV_RESULT_UNSEEN); /* nothing was applied */
+    kv_stored_pause_free(&p);
+    ck_assert_int_eq(put(s, "s", "call", &epoch), KV_OK); /* the session goes on */
+    ck_assert_uint_eq(epoch, 3);
+    kv_store_close(s);
+}
+END_TEST
+
 START_TEST(a_failure_before_the_commit_is_retryable_and_none_after)
 {
     struct kv_store *s = open_store();
@@ -172,6 +199,7 @@ Suite *suite_store_pauses(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_kill_after_every_step_loses_and_doubles_nothing, 0, 5);
     tcase_add_test(t, epochs_pair_pauses_with_resumes);
+    tcase_add_test(t, a_late_pause_is_given_up_with_its_call);
     tcase_add_test(t, a_failure_before_the_commit_is_retryable_and_none_after);
     suite_add_tcase(s, t);
     return s;

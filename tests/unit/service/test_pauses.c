@@ -120,7 +120,7 @@ END_TEST
 
 /* ---------------------------------------------------------------- the engine */
 
-enum { STEPS = 300 };
+enum { STEPS = 600 };
 
 static void text_of(struct kv_stream *s, struct run *r, char *text, size_t cap)
 {
@@ -318,6 +318,28 @@ START_TEST(a_pause_ages_in_an_idle_engine)
 }
 END_TEST
 
+START_TEST(a_pause_that_lasts_too_long_is_given_up)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.max_pause_us = 100000;
+    struct kv_engine *e = make_engine(&c);
+    struct kv_pause_view v;
+    prepare(r, 0);
+    pause_after(e, r, 5, _i ? KV_PAUSE_SWAP : KV_PAUSE_PRESERVE, &v);
+    int64_t paused_us = v.paused_us;
+    while (kv_engine_paused(e, v.request, &v) == KV_OK) continue;
+    ck_assert_int_ge(kv_engine_now_us() - paused_us, 100000);
+    struct kv_engine_stats s;
+    kv_stream_close(r->stream);
+    do kv_engine_stats(e, &s);
+    while (s.reserved_bytes);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 START_TEST(what_cannot_be_paused_is_refused_by_name)
 {
     struct run *r = calloc(1, sizeof *r);
@@ -395,6 +417,7 @@ Suite *suite_pauses(void)
     tcase_add_test(t, rows_changed_while_out_are_computed_again);
     tcase_add_loop_test(t, rows_come_back_from_disk, 0, 2);
     tcase_add_test(t, a_pause_ages_in_an_idle_engine);
+    tcase_add_loop_test(t, a_pause_that_lasts_too_long_is_given_up, 0, 2);
     tcase_add_test(t, what_cannot_be_paused_is_refused_by_name);
     tcase_add_test(t, pauses_give_way_to_those_who_wait);
     suite_add_tcase(s, t);
