@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, WAL_PAGES = 1000, WAL_PAGES_HARD = 8000 };
+enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000 };
 
 int64_t kv_store_now_us(int clock)
 {
@@ -110,58 +110,6 @@ enum kv_status kv_store_run_alone(struct kv_store *s, enum kv_status (*run)(stru
 
 /* ---------------------------------------------------------------- the writer */
 
-enum kv_status kv_store_append(struct kv_store *s, const struct kv_receipt *r, uint64_t *id, struct kv_error *err)
-{
-    struct kv_receipt clean = *r; /* text ends inside its field, whatever the caller left behind it */
-    clean.tenant[sizeof clean.tenant - 1] = clean.session[sizeof clean.session - 1] = clean.detail[sizeof clean.detail - 1] = 0;
-    uint8_t hash[32];
-    uint64_t next = s->chain.id + 1;
-    kv_receipt_hash(s->chain.hash, next, &clean, hash);
-    sqlite3_stmt *q = s->insert;
-    int i = 1;
-    sqlite3_bind_int64(q, i++, (sqlite3_int64)next);
-    sqlite3_bind_int64(q, i++, clean.at_us);
-    sqlite3_bind_text(q, i++, kv_row_kind_name((int)clean.kind), -1, SQLITE_STATIC);
-    sqlite3_bind_text(q, i++, kv_status_name(clean.reason), -1, SQLITE_STATIC);
-    const uint64_t n1[] = {clean.request, clean.candidate, clean.epoch, clean.contract, clean.published};
-    for (int k = 0; k < 5; k++) sqlite3_bind_int64(q, i++, (sqlite3_int64)n1[k]);
-    const int64_t n2[] = {clean.layer, clean.kv_head, clean.q_head, clean.position};
-    for (int k = 0; k < 4; k++) sqlite3_bind_int64(q, i++, n2[k]);
-    const uint64_t n3[] = {clean.bytes, clean.rows, clean.rows_total, clean.tokens};
-    for (int k = 0; k < 4; k++) sqlite3_bind_int64(q, i++, (sqlite3_int64)n3[k]);
-    sqlite3_bind_double(q, i++, clean.value);
-    sqlite3_bind_blob(q, i++, clean.digest, 32, SQLITE_STATIC);
-    sqlite3_bind_text(q, i++, clean.tenant, -1, SQLITE_STATIC);
-    sqlite3_bind_text(q, i++, clean.session, -1, SQLITE_STATIC);
-    sqlite3_bind_text(q, i++, clean.detail, -1, SQLITE_STATIC);
-    sqlite3_bind_blob(q, i++, hash, 32, SQLITE_STATIC);
-    int rc = sqlite3_step(q);
-    sqlite3_reset(q);
-    if (rc != SQLITE_DONE) return kv_store_sql_error(s->db, "receipts", err);
-    s->chain.id = next;
-    memcpy(s->chain.hash, hash, 32);
-    if (id) *id = next;
-    if ((int)clean.kind == KV_RECEIPT_REQUEST && clean.request) {
-        enum kv_status st = kv_store_put_root(s, clean.request, next, err);
-        if (st != KV_OK) return st;
-    }
-    if (s->group && s->n_group < GROUP_ROWS + POST_ROWS) {
-        struct kv_receipt_row *g = &s->group[s->n_group++];
-        g->id = next;
-        g->r = clean;
-        memcpy(g->hash, hash, 32);
-    }
-    return KV_OK;
-}
-
-static enum kv_status append_ring(struct kv_store *s, struct ring *q, uint64_t n, struct kv_error *err)
-{
-    uint64_t tail = atomic_load(&q->tail);
-    enum kv_status st = KV_OK;
-    for (uint64_t i = 0; i < n && st == KV_OK; i++) st = kv_store_append(s, &q->row[(tail + i) % q->capacity], NULL, err);
-    return st;
-}
-
 /* An op that fails undoes itself alone; a failure of the database itself fails the group. */
 static enum kv_status run_op(struct kv_store *s, struct op *o, struct kv_error *err)
 {
@@ -258,8 +206,8 @@ static bool write_group(struct kv_store *s)
     struct kv_error err = {0};
     enum kv_status st = KV_OK;
     if (sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK) st = kv_store_sql_error(s->db, "transaction", &err);
-    if (st == KV_OK) st = append_ring(s, &s->decode, nd, &err);
-    if (st == KV_OK) st = append_ring(s, &s->others, no, &err);
+    if (st == KV_OK) st = kv_store_append_ring(s, &s->decode, nd, &err);
+    if (st == KV_OK) st = kv_store_append_ring(s, &s->others, no, &err);
     for (struct op *o = ops; o && st == KV_OK; o = o->next) st = run_op(s, o, &err);
     if (st == KV_OK && sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK) st = kv_store_sql_error(s->db, "transaction", &err);
     int64_t now = kv_store_now_us(CLOCK_MONOTONIC);
@@ -326,18 +274,18 @@ static enum kv_status open_database(struct kv_store *s, struct kv_error *err)
 {
     char path[1024];
     snprintf(path, sizeof path, "%s/kvasir.db", s->dir);
-    if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK) return kv_store_sql_error(s->db, path, err);
+    if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) return kv_store_sql_error(s->db, path, err);
     sqlite3_busy_timeout(s->db, 2000);
     /* kv_store_migrate looks at the version before anything is written to the file. */
-    if (sqlite3_exec(s->db, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF", NULL, NULL, NULL) != SQLITE_OK)
+    if (sqlite3_exec(s->db, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384", NULL, NULL, NULL) != SQLITE_OK)
         return kv_store_sql_error(s->db, path, err);
     enum kv_status st = kv_store_migrate(s->db, path, err);
     if (st != KV_OK) return st;
     if (sqlite3_exec(s->db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) != SQLITE_OK) return kv_store_sql_error(s->db, path, err);
     sqlite3_wal_autocheckpoint(s->db, 0);
     sqlite3_wal_hook(s->db, on_wal, s);
-    static const char sql[] = "INSERT INTO receipts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
-    if (sqlite3_prepare_v3(s->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &s->insert, NULL) != SQLITE_OK) return kv_store_sql_error(s->db, path, err);
+    st = kv_store_prepare_append(s, err);
+    if (st != KV_OK) return st;
     if (sqlite3_open_v2(path, &s->read_db, SQLITE_OPEN_READONLY, NULL) != SQLITE_OK) return kv_store_sql_error(s->read_db, path, err);
     sqlite3_db_config(s->read_db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     sqlite3_busy_timeout(s->read_db, s->config.busy_timeout_ms);
@@ -401,6 +349,7 @@ void kv_store_close(struct kv_store *s)
     }
     sqlite3_close(s->read_db);
     sqlite3_finalize(s->insert);
+    sqlite3_finalize(s->insert_many);
     sqlite3_finalize(s->leaves);
     sqlite3_finalize(s->root);
     if (s->running) sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);

@@ -42,7 +42,7 @@ struct kv_store {
     char dir[768];
     int lock_fd;
     sqlite3 *db;                 /* writer thread, once it runs */
-    sqlite3_stmt *insert, *leaves, *root; /* the last two made at the first request's end */
+    sqlite3_stmt *insert, *insert_many, *leaves, *root; /* the last two made at the first request's end */
     struct chain chain, committed;
     struct heads heads;
     int64_t head_written_us;
@@ -72,11 +72,13 @@ struct kv_store {
     struct chain shown;          /* copy of committed for readers */
 };
 
-enum { GROUP_ROWS = 2048, POST_ROWS = 4096 };
+enum { GROUP_ROWS = 4096, POST_ROWS = 4096 };
 
 enum kv_status kv_store_sql_error(sqlite3 *db, const char *where, struct kv_error *err);
 /* Writer thread, inside a transaction. */
 enum kv_status kv_store_append(struct kv_store *s, const struct kv_receipt *r, uint64_t *id, struct kv_error *err);
+enum kv_status kv_store_append_ring(struct kv_store *s, const struct ring *q, uint64_t n, struct kv_error *err); /* the first n that wait there */
+enum kv_status kv_store_prepare_append(struct kv_store *s, struct kv_error *err);
 /* Hands an op to the writer and waits for its commit. */
 enum kv_status kv_store_run(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, struct kv_error *err);
 /* Writer thread. NULL: the statement does not compile; kv_store_done then tells why. kv_store_done runs a statement that returns nothing and finalises it. */
