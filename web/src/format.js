@@ -2,6 +2,10 @@
 import { state } from './state.js';
 
 const DASH = '–';
+const NB = '\u00a0'; // a figure and its unit stay on one line
+
+/** The same for a sentence of the daemon. */
+export const unbroken = (text) => String(text ?? '').replace(/(\d) (%|ms|µs|s\b)/g, `$1${NB}$2`);
 const absent = (x) => x === null || x === undefined || Number.isNaN(x);
 
 export function number(x, digits = 3) {
@@ -12,9 +16,9 @@ export function number(x, digits = 3) {
   return x.toLocaleString('en', { maximumSignificantDigits: Math.max(digits, a >= 1 ? Math.ceil(Math.log10(a + 1)) : 0) });
 }
 
-export const percent = (x, digits = 3) => (absent(x) ? DASH : `${number(x * 100, digits)} %`);
-export const ms = (x) => (absent(x) ? DASH : `${number(x)} ms`);
-export const us = (x) => (absent(x) ? DASH : x >= 1000 ? `${number(x / 1000)} ms` : `${number(x)} µs`);
+export const percent = (x, digits = 3) => (absent(x) ? DASH : `${number(x * 100, digits)}${NB}%`);
+export const ms = (x) => (absent(x) ? DASH : `${number(x)}${NB}ms`);
+export const us = (x) => (absent(x) ? DASH : x >= 1000 ? `${number(x / 1000)}${NB}ms` : `${number(x)}${NB}µs`);
 
 export function bytes(x) {
   if (absent(x)) return DASH;
@@ -24,17 +28,17 @@ export function bytes(x) {
     x /= 1024;
     i++;
   }
-  return `${number(x)} ${units[i]}`;
+  return `${number(x)}${NB}${units[i]}`;
 }
 
 /** A gate's or metric's value in its own unit. */
 export function measure(x, unit) {
   if (absent(x)) return DASH;
   if (unit === 'share') return percent(x);
-  if (unit === 'ratio') return `${number(x)} ×`;
+  if (unit === 'ratio') return `${number(x)}${NB}×`;
   if (unit === 'us') return us(x);
   if (!unit || unit === 'count') return number(x);
-  return `${number(x)} ${unit}`;
+  return `${number(x)}${NB}${unit}`;
 }
 
 /** An interval, its unit said once. */

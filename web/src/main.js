@@ -7,6 +7,7 @@ import { clock, percent, time } from './format.js';
 import { listen, nextTheme, palette, PLACES, served } from './keys.js';
 import { notify, notifyError, say } from './notice.js';
 import { stageText } from './parts.js';
+import { askStart, progressBars, startView } from './progress.js';
 import { parse } from './router.js';
 import {
   changed,
@@ -28,7 +29,8 @@ import { overview, rolloutView } from './views/rollouts.js';
 import { faultBanner } from './views/faults.js';
 import { failuresView, receiptsView } from './views/receipts.js';
 import { policiesView } from './views/policies.js';
-import { logView, pipelinesView, sessionsView, tiersView } from './views/machine.js';
+import { logView, pipelinesView, tiersView } from './views/machine.js';
+import { sessionsView } from './views/sessions.js';
 import { helpView } from './views/help.js';
 import { compareView } from './views/compare.js';
 import { auditView, creditsView } from './views/records.js';
@@ -60,6 +62,10 @@ let newerVersion = '';
 // ---------------------------------------------------------------- the frame
 function news() {
   const { last, stale, open } = state.stream;
+  if (state.starting) {
+    const t = state.starting.find((x) => x.kind === 'load' && x.total);
+    return h('span', { class: 'pill warn badge', role: 'status' }, t ? `starting, ${Math.floor((100 * t.done) / t.total)}\u00a0%` : 'starting');
+  }
   if (stale)
     return h(
       'span',
@@ -69,7 +75,7 @@ function news() {
     );
   return h(
     'span',
-    { class: 'pill pass badge', title: `last news ${time(last)}` },
+    { class: `pill ${open ? 'pass' : 'none'} badge`, title: `last news ${time(last)}` },
     h('span', { class: open ? 'beat' : '', 'aria-hidden': 'true' }, '●'),
     open ? ' live' : ' connecting',
   );
@@ -131,7 +137,7 @@ function places() {
 function banners() {
   const s = state.status;
   return [
-    state.stream.stale
+    state.stream.stale && !(state.starting && !s)
       ? h(
           'div',
           { class: 'banner fail', role: 'alert', key: 'stale' },
@@ -193,7 +199,7 @@ let drawnPath = null;
 
 function drawPage() {
   const { path, query } = state.route;
-  const view = VIEWS[path[0] ?? ''] ?? NOWHERE;
+  const view = state.starting && !state.status ? startView : (VIEWS[path[0] ?? ''] ?? NOWHERE);
   const at = path.join('/');
   document.title = `${state.stream.stale ? '✗ stale · ' : ''}${view.title(path)}${state.status ? ` · ${stageText(state.status.release.stage)}` : ''} · Kvasir`;
   patch(document.getElementById('app'), [
@@ -206,6 +212,7 @@ function drawPage() {
         'main',
         { id: 'main', tabindex: '-1' },
         banners(),
+        progressBars(),
         h('div', { class: 'view', 'data-path': at, key: `view:${path[0] ?? ''}:${path[1] ?? ''}` }, view.render(path, query)),
         footer(),
       ),
@@ -275,6 +282,7 @@ function askToken() {
 let greeted = '';
 const on = {
   open() {
+    state.starting = null;
     invalidate('');
     loadRollouts();
     loadHistory();
@@ -289,6 +297,8 @@ const on = {
   },
   error(e) {
     if (e.http === 401 || e.http === 403) askToken();
+    if (e.http === 503) askStart();
+    else state.starting = null;
   },
   hello(d) {
     if (servedVersion && d.version !== servedVersion) newerVersion = d.version;
@@ -333,7 +343,7 @@ get('status').then(
     takeStatus(s);
     changed();
   },
-  (e) => (e.http === 401 ? askToken() : notifyError('Status', e)),
+  (e) => (e.http === 401 ? askToken() : e.http === 503 ? askStart() : notifyError('Status', e)),
 );
 start(on);
 changed();

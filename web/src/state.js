@@ -23,6 +23,7 @@ export const state = {
   failures: [],
   log: [],
   history: { t: [], tokens_per_s: [], tpot_p50_ms: [], tpot_p99_ms: [], omitted_mass: [], stage: [] },
+  starting: null, // what a daemon that takes no requests yet is at
   credits: false, // whether this daemon accounts for them
   busy: new Set(), // "r_000003/advance" while its answer is awaited
 };

@@ -4,7 +4,7 @@ import { resource } from '../state.js';
 import { h } from '../vdom.js';
 
 const MOST = 8; // a column's nodes; the table beside it names all
-const W = 250;
+const W = 264;
 const H = 44;
 const GAP_X = 46;
 const GAP_Y = 12;
@@ -36,7 +36,7 @@ function box(n, x, y) {
   const inside = [
     h('rect', { x, y, width: W, height: H, rx: 8 }),
     h('text', { x: x + 12, y: y + 18, class: 'name' }, cut(isReceipt(n.id) ? `${n.kind} ${n.id}` : `${n.kind} ${n.id.slice(0, 10)}`, 28)),
-    h('text', { x: x + 12, y: y + 34, class: 'what' }, cut(n.title || ' ', n.more ? 26 : 36) + (n.more ? ` and ${n.more} more` : '')),
+    h('text', { x: x + 12, y: y + 34, class: 'what' }, cut(n.title || ' ', n.more ? 22 : 34) + (n.more ? ` and ${n.more} more` : '')),
   ];
   const key = `${x}:${n.id}:${n.from}`;
   return n.href ? h('a', { key, href: n.href, class: 'node' }, inside) : h('g', { key, class: 'node plain' }, inside);

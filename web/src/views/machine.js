@@ -1,59 +1,8 @@
-// views/machine.js — sessions, tiers, pipelines and the log: what runs, where its rows are, which methods there are.
+// views/machine.js — tiers, pipelines and the log: what runs, where its rows are, which methods there are.
 import { bytes, number, percent, us } from '../format.js';
 import { card, chip, contractChip, facts, loaded, stamp, table } from '../parts.js';
 import { resource, state } from '../state.js';
 import { h } from '../vdom.js';
-import { go } from '../router.js';
-
-export const sessionsView = {
-  title: () => 'Sessions',
-  render(_path, q) {
-    const find = q.get('find') ?? '';
-    return [
-      h('h1', { tabindex: '-1' }, 'Sessions'),
-      loaded(resource('sessions', 5000), (d) => {
-        const rows = d.sessions.filter((s) => !find || [s.session, s.tenant, s.arm].some((x) => String(x).includes(find)));
-        return card(
-          `${number(d.sessions.length)} sessions`,
-          null,
-          h(
-            'label',
-            { class: 'field' },
-            h('span', {}, 'Session, tenant or arm contains'),
-            h('input', {
-              type: 'search',
-              class: 'first-filter',
-              value: find,
-              oninput: (e) => go('sessions', new URLSearchParams(e.target.value ? { find: e.target.value } : {}), true),
-            }),
-          ),
-          table({
-            label: 'Sessions',
-            rows,
-            key: (s) => s.session,
-            empty: 'No session.',
-            columns: [
-              { head: 'session', cell: (s) => h('a', { href: `#/receipts?session=${encodeURIComponent(s.session)}` }, s.session) },
-              { head: 'tenant', cell: (s) => s.tenant || '–' },
-              { head: 'arm', cell: (s) => (s.arm ? chip(s.arm, s.arm === 'candidate' ? 'info' : 'none') : '–') },
-              { head: 'requests', num: true, cell: (s) => number(s.requests) },
-              { head: 'tokens', num: true, cell: (s) => number(s.tokens) },
-              { head: 'last at', cell: (s) => stamp(s.last_at) },
-              {
-                head: 'history',
-                cell: (s) => (s.state ? chip(s.state, s.reason && s.reason !== 'OK' ? 'fail' : 'none', s.reason === 'OK' ? '' : s.reason) : '–'),
-              },
-              { head: 'kept', num: true, cell: (s) => (s.saved_bytes ? bytes(s.saved_bytes) : '–') },
-              { head: 'restores', num: true, cell: (s) => (s.state ? number(s.restores) : '–') },
-              { head: 'restored in', num: true, cell: (s) => (s.restores ? `${number(s.restored_tokens)} tokens, ${us(s.restore_ms * 1000)}` : '–') },
-              { head: 'pinned', cell: (s) => (s.pinned ? 'yes' : '') },
-            ],
-          }),
-        );
-      }),
-    ];
-  },
-};
 
 export const logView = {
   title: () => 'Log',
@@ -234,6 +183,7 @@ function onePipeline(p) {
           ['section', p.section],
           ['provenance', p.provenance],
           ['selector', p.selector || 'none'],
+          ['omitted mass, estimated online', p.selector ? (p.omitted_mass_estimate ?? '–') : '–'],
           ['placement', p.placement],
           ['built', p.built ? 'yes' : 'not yet'],
         ]),

@@ -40,6 +40,12 @@ async function replay(kind, text) {
   return post(`policies/${kind}/replay`, { version: v.version });
 }
 
+// The difference from ACTIVE, in the editor.
+function compare(kind, on) {
+  comparing = on;
+  editors.get(kind)?.compare(on ? current(kind)?.source : null);
+}
+
 let checking = false;
 
 async function check(kind, text, dirty) {
@@ -50,6 +56,7 @@ async function check(kind, text, dirty) {
     const ok = await post('policies/check', { kind, source: text });
     checks.set(kind, { text, ok: true, message: `${ok.name} ${ok.version.slice(0, 12)}` });
     const r = dirty ? await replay(kind, text) : null;
+    if (dirty) compare(kind, true);
     if (r) replays.set(kind, { ...r, text });
     notify(
       'good',
@@ -97,6 +104,7 @@ function activate(p, text) {
         now = await post(`policies/${p.kind}/activate`, { source: text }, p.version);
       } catch (e) {
         invalidate('policies');
+        if (e.code === 'FORBIDDEN' && checks.get(p.kind)?.text === text) e.hint = 'Check has made it a version: somebody else approves it below, then it can be activated';
         if (e.http === 412) e.hint = 'another policy became ACTIVE while you edited; your edit is kept and now compared with that one';
         throw e;
       }
@@ -154,6 +162,55 @@ function revert(p, v) {
   });
 }
 
+// The way of a version that is not ACTIVE yet: which step comes next, and what it does.
+const NEXT = {
+  DRAFT: ['check', 'runs it and its tests in a process of its own'],
+  CHECKED: ['replay', 'asks it what was decided lately'],
+  REPLAYED: ['approve', 'lets it be activated; where two users exist, by somebody else than its author'],
+  APPROVED: ['activate', 'it decides from now on'],
+  STAGED: ['activate', 'it decides from now on'],
+};
+const title = (s) => s[0].toUpperCase() + s.slice(1);
+
+function move(p, v) {
+  const [verb, does] = NEXT[v.state];
+  confirm({
+    title: `${title(verb)} ${v.name}?`,
+    action: title(verb),
+    body: () => [
+      h('p', {}, digest(v.version), ` by ${v.author}, now ${v.state}: ${does}.`),
+      verb === 'activate' ? h('p', {}, 'It replaces ', h('strong', {}, p.name), ' ', digest(p.version), '.') : null,
+    ],
+    run: async () => {
+      mustBeFresh();
+      try {
+        const r = await post(`policies/${p.kind}/${verb}`, { version: v.version }, verb === 'activate' ? p.version : undefined);
+        const now = r.version?.state ?? r.state;
+        notify('good', `${title(verb)}: ${v.name}`, r.asked === undefined ? `now ${now}` : `${r.changed} of ${r.asked} recorded answers would change; now ${now}`);
+      } finally {
+        invalidate('policies');
+      }
+    },
+  });
+}
+
+function nextStep(p, v) {
+  const back = v.was_active && v.state !== 'ACTIVE';
+  const step = back ? 'revert' : NEXT[v.state]?.[0];
+  if (!step) return '';
+  return h(
+    'button',
+    {
+      class: 'small',
+      'aria-disabled': state.stream.stale ? 'true' : null,
+      'aria-label': `${back ? 'Revert to it' : title(step)}: ${v.name} ${v.version.slice(0, 12)}`,
+      title: back ? 'it decides again from now on' : NEXT[v.state][1],
+      onclick: () => (state.stream.stale ? notify('info', `${title(step)} is not possible`, 'what you see is stale') : back ? revert(p, v) : move(p, v)),
+    },
+    back ? 'Revert to it' : title(step),
+  );
+}
+
 function versions(p) {
   return card(
     'Versions',
@@ -171,13 +228,7 @@ function versions(p) {
           { head: 'since', cell: (v) => stamp(v.at) },
           { head: 'author', cell: (v) => v.author },
           { head: 'what happened', wide: true, cell: (v) => v.detail },
-          {
-            head: 'way back',
-            cell: (v) =>
-              v.was_active && v.state !== 'ACTIVE'
-                ? h('button', { onclick: () => (state.stream.stale ? notify('info', 'Revert is not possible', 'what you see is stale') : revert(p, v)) }, 'Revert to it')
-                : '',
-          },
+          { head: 'next', cell: (v) => nextStep(p, v) },
         ],
       }),
     ),
@@ -252,8 +303,7 @@ function one(kind) {
               type: 'checkbox',
               checked: comparing,
               onchange: (e) => {
-                comparing = e.target.checked;
-                editors.get(kind)?.compare(comparing ? p.source : null);
+                compare(kind, e.target.checked);
                 changed();
               },
             }),

@@ -160,7 +160,7 @@ function one(id) {
       chainGraph(r),
       h(
         'div',
-        { class: 'columns' },
+        { class: 'columns even' },
         h(
           'div',
           {},

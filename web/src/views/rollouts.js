@@ -2,7 +2,7 @@
 import { changingVerbs, freeze, verbButton, whyNot } from '../actions.js';
 import { releaseCharts } from '../chart.js';
 import { create } from '../create.js';
-import { duration, measure, ms, number, percent, range, since, time } from '../format.js';
+import { duration, measure, ms, number, percent, range, since, time, unbroken } from '../format.js';
 import {
   card,
   chip,
@@ -237,7 +237,7 @@ function gates(r) {
           cell: (g) =>
             h('span', { class: g.judged !== false && g.verdict === 'NO_DATA' ? 'warn-text' : '' }, `${number(g.n)} / ${number(g.min_n)}`),
         },
-        { head: 'why', wide: true, cell: (g) => h('span', { class: 'muted' }, g.detail) },
+        { head: 'why', wide: true, cell: (g) => h('span', { class: 'muted' }, unbroken(g.detail)) },
       ],
     }),
   );
