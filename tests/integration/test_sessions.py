@@ -11,7 +11,7 @@ import tempfile
 import threading
 import unittest
 
-from support import KVASIR, Daemon, environment
+from support import KVASIR, ROOT, Daemon, environment
 
 STORY = "The harbour keeps its own hours, and the lamps along the wall are lit by whoever comes first. " * 12
 
@@ -65,10 +65,14 @@ def damage(folder, rng, bits=6):
 
 
 class WrongRows(unittest.TestCase):
-    """Two tenants talk over near-identical texts while rows are saved, evicted, damaged and found again: every answer equals the one that a daemon
-    without any tier or reuse computes."""
+    """Two tenants talk over near-identical texts while rows are saved, evicted, damaged and found again, faults strike, and another model of the same shape
+    opens the same folder: every answer equals the one that a daemon without any tier or reuse computes. That each field of the identity is needed is
+    tests/unit/residency/test_hunt.c's to show."""
     ROUNDS = 40 if os.environ.get("KVASIR_SOAK") else 3
     TENANTS = ("acme", "globex")
+    MODELS = [os.path.join(ROOT, "models", f"kvasir-demo-{kind}.gguf") for kind in ("q8_0", "f16")]
+    FAULTS = ("bit_flip", "truncation", "dropped_read", "lease_loss", "omitted_position", "corrupted_generation", "disk_full", "sync_failure", "block_reuse_before_callback",
+              "completion_after_cancel", "clock_jump")
 
     def stories(self):
         words = STORY.split()
@@ -87,31 +91,46 @@ class WrongRows(unittest.TestCase):
         choice = json.loads(body)["choices"][0]
         return choice["message"]["content"], [(t["token"], t["logprob"]) for t in choice["logprobs"]["content"]]
 
+    def arm(self, d, rng):
+        for name in rng.sample(self.FAULTS, 6):
+            body = {"count": rng.randrange(1, 4), "scope": {"tenant": rng.choice(self.TENANTS)}}
+            status, _, raw = d.request("POST", f"/api/v1/faults/{name}", body, {"Authorization": "Bearer operator"})
+            assert status == 200, raw
+
+    def hits(self, d):
+        _, _, body = d.request("GET", "/api/v1/faults", headers={"Authorization": "Bearer operator"})
+        return sum(f["hits"] for f in json.loads(body)["faults"])
+
     def test_every_answer_is_the_uncached_one(self):
         tokens = [{"name": t, "sha256": sha(t), "rights": ["infer"], "tenant": t} for t in self.TENANTS]
-        config = {"auth": {"mode": "token", "tokens": tokens + [{"name": "viewer", "sha256": sha("viewer"), "rights": ["viewer"]}]}}
+        config = {"auth": {"mode": "token", "tokens": tokens + [{"name": "operator", "sha256": sha("operator"), "rights": ["viewer", "operator"]}]}}
         stories, expected, rng = self.stories(), {}, random.Random(7)
         # /readyz is open, so the helper's own check passes without a token.
-        with Daemon("--set", "engine.prefix_reuse=false", config=config) as plain:
-            for i, story in enumerate(stories):
-                answer, first = self.ask(plain, "acme", first_turn(story), f"s{i}")
-                expected[i] = (first, answer, self.ask(plain, "acme", second_turn(answer, story), f"s{i}")[1])
+        for model in self.MODELS:
+            with Daemon("--set", "engine.prefix_reuse=false", config=config, model=model) as plain:
+                for i, story in enumerate(stories):
+                    answer, first = self.ask(plain, "acme", first_turn(story), f"s{i}")
+                    expected[model, i] = (first, answer, self.ask(plain, "acme", second_turn(answer, story), f"s{i}")[1])
+        self.assertNotEqual([expected[self.MODELS[0], i][0] for i in range(len(stories))], [expected[self.MODELS[1], i][0] for i in range(len(stories))])
         folder, state = tempfile.mkdtemp(prefix="kvasir-tier-"), tempfile.mkdtemp(prefix="kvasir-state-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         self.addCleanup(shutil.rmtree, state, ignore_errors=True)
-        hits = failures = 0
+        hits = failures = struck = 0
         for round_ in range(self.ROUNDS):
             reuse = "true" if round_ % 3 == 2 else "false"
-            d = Daemon("--set", f"tiers.disk.path={folder}", "--set", "tiers.disk.capacity_bytes=24MiB", "--set", "tiers.disk.reserve_bytes=16MiB", "--set",
-                       f"engine.prefix_reuse={reuse}", state=state, config=config)
+            model = self.MODELS[round_ % 3 == 1]
+            d = Daemon("--set", "faults.enabled=true", "--set", f"tiers.disk.path={folder}", "--set", "tiers.disk.capacity_bytes=24MiB", "--set", "tiers.disk.reserve_bytes=16MiB", "--set",
+                       f"engine.prefix_reuse={reuse}", state=state, config=config, model=model)
             wrong = []
+            if round_:
+                self.arm(d, rng)
 
             def talk(tenant, order):
                 for i in order:
                     session = f"{tenant}-{i}"
-                    if self.ask(d, tenant, first_turn(stories[i]), session)[1] != expected[i][0]:
+                    if self.ask(d, tenant, first_turn(stories[i]), session)[1] != expected[model, i][0]:
                         wrong.append((round_, tenant, i, "first turn"))
-                    if self.ask(d, tenant, second_turn(expected[i][1], stories[i]), session)[1] != expected[i][2]:
+                    if self.ask(d, tenant, second_turn(expected[model, i][1], stories[i]), session)[1] != expected[model, i][2]:
                         wrong.append((round_, tenant, i, "second turn"))
 
             threads = [threading.Thread(target=talk, args=(t, rng.sample(range(len(stories)), len(stories)))) for t in self.TENANTS]
@@ -120,15 +139,16 @@ class WrongRows(unittest.TestCase):
             for t in threads:
                 t.join()
             self.assertEqual(wrong, [])
-            _, _, body = d.request("GET", "/api/v1/tiers", headers={"Authorization": "Bearer viewer"})
+            _, _, body = d.request("GET", "/api/v1/tiers", headers={"Authorization": "Bearer operator"})
             disk = [t for t in json.loads(body)["tiers"] if t["name"] == "disk"][0]
             self.assertEqual(disk["bytes_in"] - disk["bytes_out"], disk["persistent_bytes"])
             self.assertLessEqual(disk["used_bytes"], disk["capacity_bytes"])
-            hits, failures = hits + disk["hits"], failures + disk["failures"]
+            hits, failures, struck = hits + disk["hits"], failures + disk["failures"], struck + self.hits(d)
             kill(d)
             damage(folder, rng)
         self.assertGreater(hits, 0)
         self.assertGreater(failures, 0, "no damage was ever met: the hunt did not hunt")
+        self.assertGreater(struck, 3, "no fault struck")
 
 
 class Sessions(unittest.TestCase):

@@ -1,0 +1,202 @@
+/* test_hunt.c — the hunt for wrong rows: worlds that differ in one field of the identity share tiers under faults, evictions and restarts. Whatever is found
+ * must be what that world would compute; and with any one field left out of the identity the hunt must find rows of another world. */
+#include "runtime/residency/disk.h"
+#include "runtime/residency/faults.h"
+#include "runtime/residency/snapshot.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+Suite *suite_hunt(void);
+
+enum { BYTES = 8192, HOST_SLABS = 12, STEPS = 1200, RESTARTS = 3, NO_FIELD = -1 };
+
+static char folder[64];
+static struct kv_tier host, disk;
+static struct kv_directory *dir;
+static struct kv_faults *faults;
+static uint64_t state;
+
+static uint32_t draw(uint32_t n)
+{
+    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(state >> 33) % n;
+}
+
+static void on_found(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes)
+{
+    (void)ctx;
+    ck_assert_int_eq(kv_directory_adopt(dir, id, KV_TIER_DISK, b, bytes), KV_OK);
+}
+
+static void open_all(void)
+{
+    struct kv_error err = {0};
+    ck_assert_int_eq(kv_tier_memory_create("host", "host", false, BYTES, HOST_SLABS * BYTES, &host), KV_OK);
+    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host, [KV_TIER_DISK] = &disk}, .max_chunks = 256, .max_transactions = 4, .max_payload_bytes = BYTES, .victim = KV_VICTIM_LRU};
+    ck_assert_int_eq(kv_directory_create(&c, &dir), KV_OK);
+    struct kv_disk_config dc = {.path = folder, .capacity_bytes = 8 << 20, .segment_bytes = 1 << 20, .key = {3}, .found = on_found, .io = &kv_disk_io_faulty};
+    ck_assert_msg(kv_disk_open(&dc, &disk, &err) == KV_OK, "%s", err.message);
+}
+
+static void close_all(void)
+{
+    ck_assert_msg(kv_directory_check(dir, NULL) == KV_OK, "invariants");
+    kv_directory_destroy(dir);
+    kv_tier_memory_destroy(&host);
+    kv_disk_close(&disk);
+}
+
+static void clear_folder(void)
+{
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char name[400];
+        snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.') unlink(name);
+    }
+    if (d) closedir(d);
+}
+
+static void setup(void)
+{
+    snprintf(folder, sizeof folder, "%s/kvasir-hunt-%d", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (int)getpid());
+    mkdir(folder, 0700);
+    clear_folder();
+    ck_assert_int_eq(kv_faults_create(&faults), KV_OK);
+}
+
+static void teardown(void)
+{
+    kv_faults_destroy(faults);
+    clear_folder();
+    rmdir(folder);
+}
+
+/* World 0, or the one that differs from it in one field. */
+static struct kv_chunk_identity chunk_of(int world, int32_t layer)
+{
+    struct kv_chunk_identity id = {.layer = layer, .head_count = 2, .position_count = 64, .ns = {1}};
+    strcpy(id.tenant, "acme");
+    strcpy(id.support, "exact");
+    strcpy(id.representation, "kv-f16-post-rope-v1");
+    if (world) ((uint8_t *)&id)[kv_chunk_type.field[world - 1].offset] ^= 16;
+    return id;
+}
+
+/* As if the field were no part of what rows are known by. */
+static struct kv_chunk_identity without(struct kv_chunk_identity id, int field)
+{
+    static const size_t bytes[] = {[KV_ID_DIGEST] = 32, [KV_ID_TEXT] = KV_NAME_CHARS, [KV_ID_I32] = 4, [KV_ID_I64] = 8, [KV_ID_U64] = 8};
+    if (field != NO_FIELD) memset((uint8_t *)&id + kv_chunk_type.field[field].offset, 0, bytes[kv_chunk_type.field[field].kind]);
+    return id;
+}
+
+/* The rows a world computes: nobody else's. */
+static void compute(const struct kv_chunk_identity *id, uint8_t *out)
+{
+    struct kv_chunk_digest d = kv_chunk_digest(id);
+    for (size_t i = 0; i < BYTES; i++) out[i] = (uint8_t)(d.b[i % 32] + i / 32);
+}
+
+struct tally {
+    int wrong, hits, misses, refused;
+};
+
+static void make_room(enum kv_tier_id tier)
+{
+    if (kv_evict_now(dir, tier) == KV_OK) return;
+    struct kv_chunk_identity gone;
+    if (kv_directory_victim(dir, tier, &gone) == KV_OK) (void)kv_directory_forget(dir, &gone, tier);
+}
+
+static void keep(const struct kv_chunk_identity *known, const uint8_t *rows)
+{
+    enum kv_tier_id tier = draw(3) ? KV_TIER_DISK : KV_TIER_HOST;
+    for (int tries = 0; tries < 3; tries++) {
+        if (kv_directory_publish(dir, known, (struct kv_cache_generation){1}, tier, rows, BYTES, 100) != KV_CAPACITY) return;
+        make_room(tier);
+    }
+}
+
+/* Looked for where it is nearest, as a request would; computed when it is nowhere, or cannot be read. */
+static void ask(const struct kv_chunk_identity *id, int field, const struct kv_fault_marks *marks, struct tally *t)
+{
+    static uint8_t got[BYTES], want[BYTES];
+    struct kv_chunk_identity known = without(*id, field);
+    compute(id, want);
+    for (int tier; (tier = kv_directory_nearest(dir, &known)) >= 0;) {
+        struct kv_lease lease;
+        if (kv_directory_lookup(dir, &known, (enum kv_tier_id)tier, &lease) != KV_ANSWER_READY) break;
+        struct kv_tier *from = kv_directory_tier(dir, (enum kv_tier_id)tier);
+        kv_faults_at_disk(marks);
+        enum kv_status s = from->read(from->ctx, lease.block, &known, got, BYTES);
+        kv_faults_at_disk(NULL);
+        ck_assert_int_eq(kv_directory_release(dir, &lease), KV_OK);
+        if (s == KV_OK) {
+            t->hits++;
+            t->wrong += memcmp(got, want, BYTES) != 0;
+            return;
+        }
+        t->refused++;
+        if (kv_directory_forget(dir, &known, (enum kv_tier_id)tier) != KV_OK) break;
+    }
+    t->misses++;
+    keep(&known, want);
+}
+
+static struct tally hunt(int field)
+{
+    static const enum kv_fault kinds[] = {KV_FAULT_bit_flip, KV_FAULT_truncation, KV_FAULT_dropped_read};
+    struct kv_fault_scope scope = {.tenant = "hunted"};
+    struct tally t = {0};
+    state = 9;
+    clear_folder();
+    for (int restart = 0; restart < RESTARTS; restart++) {
+        open_all();
+        for (int i = 0; i < STEPS / RESTARTS; i++) {
+            enum kv_fault k = kinds[draw(3)];
+            if (draw(8) == 0) (void)kv_faults_arm(faults, k, 1, &scope, &(struct kv_error){0});
+            struct kv_fault_marks marks = kv_faults_match(faults, "hunted", NULL, 0);
+            struct kv_chunk_identity id = chunk_of((int)draw((uint32_t)kv_chunk_type.n_fields + 1), (int32_t)draw(3));
+            ask(&id, field, &marks, &t);
+            if (draw(20) == 0) make_room(draw(2) ? KV_TIER_HOST : KV_TIER_DISK);
+        }
+        close_all();
+    }
+    return t;
+}
+
+START_TEST(every_row_found_is_the_one_that_would_be_computed)
+{
+    struct tally t = hunt(NO_FIELD);
+    ck_assert_int_eq(t.wrong, 0);
+    ck_assert_int_gt(t.hits, 100);
+    ck_assert_int_gt(t.misses, 40);
+    ck_assert_int_gt(t.refused, 10); /* faults were met */
+}
+END_TEST
+
+START_TEST(without_any_one_field_it_finds_wrong_rows)
+{
+    struct tally t = hunt(_i);
+    ck_assert_msg(t.wrong > 0, "leaving out %s was not noticed in %d hits", kv_chunk_type.field[_i].name, t.hits);
+}
+END_TEST
+
+Suite *suite_hunt(void)
+{
+    Suite *s = suite_create("hunt");
+    TCase *t = tcase_create("hunt");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, every_row_found_is_the_one_that_would_be_computed);
+    tcase_add_loop_test(t, without_any_one_field_it_finds_wrong_rows, 0, kv_chunk_type.n_fields);
+    suite_add_tcase(s, t);
+    return s;
+}
