@@ -168,26 +168,53 @@ static void print_params(const struct kv_param_spec *p, int32_t n)
                p[i].source);
 }
 
+/* The ten contract fields of every registered pipeline, and whether it runs here. */
+static json_t *contracts_json(void)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; i < kv_pipeline_count(); i++) {
+        const struct kv_pipeline *p = kv_pipeline_at(i);
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name", p->name, "section", p->section, "built", (int)p->built,
+                                              "support", p->support, "representation", p->representation, "tier", p->tier, "unit", p->unit, "index", p->index, "update_phase",
+                                              p->update_phase, "compute_site", p->compute_site, "exactness", p->exactness == KV_APPROXIMATE ? "approximate" : "exact", "fallback",
+                                              p->fallback, "workload", p->workload));
+    }
+    return rows;
+}
+
+static void print_not_built(void)
+{
+    printf("registered, NOT_BUILT here:\n");
+    for (size_t i = 0; i < kv_pipeline_count(); i++) {
+        const struct kv_pipeline *p = kv_pipeline_at(i);
+        if (!p->built) printf("  %-18s %-11s %-12s %s\n", p->name, p->exactness == KV_APPROXIMATE ? "approximate" : "exact", p->section, p->support);
+    }
+}
+
 static int list(bool as_json)
 {
     json_t *methods = json_array();
     for (size_t i = 0; i < kv_selector_count(); i++) {
         const struct kv_selector_method *m = kv_selector_at(i);
-        json_array_append_new(methods, json_pack("{s:s, s:i, s:s, s:b, s:o}", "name", m->name, "dense_layers", m->dense_layers, "support",
-                                                 m->per_q_head ? "query head" : "K/V head", "estimator", m->estimate != NULL, "params",
+        json_array_append_new(methods, json_pack("{s:s, s:i, s:s, s:b, s:s?, s:o}", "name", m->name, "dense_layers", m->dense_layers, "support",
+                                                 m->per_q_head ? "query head" : "K/V head", "estimator", m->estimate != NULL, "omitted_mass_estimate", m->online_estimate, "params",
                                                  params_json(m->params, m->n_params)));
         if (as_json) continue;
         printf("%s — one support per %s, first %d layers dense%s\n", m->name, m->per_q_head ? "query head" : "K/V head", m->dense_layers,
                m->estimate ? ", declared estimator" : "");
         print_params(m->params, m->n_params);
+        printf("  omitted mass, estimated online: %s\n", m->online_estimate ? m->online_estimate : "NONE");
     }
     json_array_append_new(methods, json_pack("{s:s, s:i, s:s, s:b, s:[]}", "name", "dense", "dense_layers", 0, "support", "K/V head", "estimator", 0, "params"));
     if (as_json) {
-        json_t *out = json_pack("{s:O}", "methods", methods);
+        json_t *out = json_pack("{s:O, s:o}", "methods", methods, "pipelines", contracts_json());
         json_dumpf(out, stdout, JSON_COMPACT);
         putchar('\n');
         json_decref(out);
-    } else printf("dense — every row; no parameters\n");
+    } else {
+        printf("dense — every row; no parameters\n");
+        print_not_built();
+    }
     json_decref(methods);
     return KV_EXIT_DONE;
 }

@@ -1,6 +1,8 @@
 /* api_status.c — what is going on now: status, tiers, layers, pipelines. */
 #include "controller/api.h"
 
+#include "runtime/selection/selector.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -161,6 +163,8 @@ json_t *kv_api_pipelines_json(void)
         for (int32_t k = 0; k < p->n_params; k++) json_array_append_new(params, param_json(&p->params[k]));
         json_object_update(o, contract);
         json_decref(contract);
+        const struct kv_selector_method *m = kv_selector_find(p->selector);
+        json_object_set_new(o, "omitted_mass_estimate", json_string(m && m->online_estimate ? m->online_estimate : "none"));
         json_object_set_new(o, "params", params);
         json_array_append_new(list, o);
     }

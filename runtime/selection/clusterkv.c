@@ -7,13 +7,15 @@
 #include "runtime/selection/draw.h"
 #include "runtime/selection/kmeans.h"
 #include "runtime/selection/methods.h"
+#include "runtime/selection/omitted.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/support.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLUSTERS, ROWS_PER_CLUSTER, ITERATIONS, SINK_ROWS, BUDGET_ROWS, WINDOW_ROWS, WINDOW_CLUSTERS, SEED, N_PARAMS };
+enum { CLUSTERS, ROWS_PER_CLUSTER, ITERATIONS, SINK_ROWS, BUDGET_ROWS, WINDOW_ROWS, WINDOW_CLUSTERS, SEED, ESTIMATE_ROWS, N_PARAMS };
 const struct kv_param_spec kv_selector_clusterkv_params[N_PARAMS] = {
     {"clusters", "int", 0, 0, 65536, "clusters", "house", "clusters at build; 0: by rows_per_cluster"},
     {"rows_per_cluster", "int", 80, 1, 65536, "rows", "paper: L / 80", "rows a cluster holds on average at build"},
@@ -23,11 +25,12 @@ const struct kv_param_spec kv_selector_clusterkv_params[N_PARAMS] = {
     {"window_rows", "int", 320, 1, 1048576, "rows", "paper", "appended rows that are sealed together"},
     {"window_clusters", "int", 4, 1, 1024, "clusters", "paper; bench: 8", "clusters a sealed window forms"},
     {"seed", "int", 0, 0, 9007199254740991, "", "house", "draws the first centroids"},
+    {"estimate_rows", "int", 0, 0, 1024, "rows", "house", "left-out rows, and taken ones, drawn to estimate the omitted mass; 0: no estimate"},
 };
 
 struct kv_selector {
     int32_t d_head, group, cap, max_clusters, n_rows, n_clusters, clustered; /* clustered: rows [sink, clustered) have a cluster */
-    int32_t clusters, per_cluster, iterations, sink, budget, window, window_clusters;
+    int32_t clusters, per_cluster, iterations, sink, budget, window, window_clusters, estimate_rows;
     uint64_t seed;
     int32_t *seeds, n_seeds;        /* given positions for the next build */
     float *centroid;                /* [max_clusters][d_head] */
@@ -41,12 +44,14 @@ struct kv_selector {
     float *score;                   /* [group][score_stride] */
     size_t score_stride;            /* max_clusters, rounded up to 16 */
     uint64_t *key;                  /* [max(cap, max_clusters)] */
+    float *logit, *weight;          /* [max_clusters] of an estimate */
+    int32_t *taken;                 /* [max_clusters] alike */
 };
 
 static void clusterkv_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key, s->tile, s->channel};
+    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key, s->tile, s->channel, s->logit, s->weight, s->taken};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -68,7 +73,10 @@ static bool allocate(struct kv_selector *s)
     s->score_stride = (c + 15) / 16 * 16;
     s->score = calloc((size_t)s->group * s->score_stride, sizeof *s->score);
     s->key = calloc(n > c ? n : c, sizeof *s->key);
-    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile && s->channel;
+    s->logit = calloc(c, sizeof *s->logit);
+    s->weight = calloc(c, sizeof *s->weight);
+    s->taken = calloc(c, sizeof *s->taken);
+    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile && s->channel && s->logit && s->weight && s->taken;
 }
 
 static void clusterkv_tune(struct kv_selector *s, const struct kv_params *p) { s->budget = (int32_t)p->value[BUDGET_ROWS]; }
@@ -88,6 +96,7 @@ static enum kv_status clusterkv_create(const struct kv_params *p, int32_t d_head
     clusterkv_tune(s, p);
     s->window = (int32_t)p->value[WINDOW_ROWS];
     s->window_clusters = (int32_t)p->value[WINDOW_CLUSTERS];
+    s->estimate_rows = (int32_t)p->value[ESTIMATE_ROWS];
     s->seed = kv_draw(seed, (uint64_t)p->value[SEED]);
     int64_t built = s->clusters ? s->clusters : n_rows_max / s->per_cluster + 1;
     if (built > n_rows_max) built = n_rows_max;
@@ -167,6 +176,8 @@ static enum kv_status cluster_rows(struct kv_selector *s, const struct kv_rows *
 
 static enum kv_status clusterkv_build_some(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q, int64_t products, bool *done)
 {
+    (void)prefill_q;
+    (void)n_prefill_q;
     *done = rows->n_rows <= s->sink;
     if (rows->n_rows > s->cap) return KV_CAPACITY;
     if (!s->building || rows->n_rows < s->building) {
@@ -176,8 +187,6 @@ static enum kv_status clusterkv_build_some(struct kv_selector *s, const struct k
         s->n_clusters = s->building = 0;
         s->clustered = s->sink;
         s->n_rows = rows->n_rows;
-    (void)prefill_q;
-    (void)n_prefill_q;
         if (*done) return KV_OK;
         enum kv_status status = begin(s, rows, s->sink, rows->n_rows, s->n_seeds ? s->n_seeds : s->clusters ? s->clusters : n / s->per_cluster, s->n_seeds > 0, &s->run);
         if (status != KV_OK) return status;
@@ -268,6 +277,31 @@ static int32_t take_clusters(struct kv_selector *s, const float *score, int64_t 
     return taken;
 }
 
+static int32_t row_of_cluster(const void *ctx, int32_t cluster, int32_t k)
+{
+    const struct kv_selector *s = ctx;
+    return s->member[s->first[cluster] + k];
+}
+
+/* Clusters are drawn by their centroids; sink and open window enter exactly. The first `taken` of the ranking hold the budget. */
+static double estimate_omitted(struct kv_selector *s, const struct kv_rows *rows, const float *q, const float *score, int32_t taken, int64_t budget, int32_t tail,
+                               struct kv_ledger *drawn)
+{
+    for (int32_t c = 0; c < s->n_clusters; c++) {
+        s->logit[c] = s->size[c] ? score[c] * rows->scale : -INFINITY;
+        s->taken[c] = 0;
+    }
+    for (int32_t i = 0; i < taken; i++) {
+        int32_t c = (int32_t)kv_rank_index(s->key[i]);
+        s->taken[c] = s->size[c] < budget ? s->size[c] : (int32_t)budget;
+        budget -= s->taken[c];
+    }
+    int32_t n = rows->n_rows;
+    struct kv_cells c = {.n = s->n_clusters, .score = s->logit, .size = s->size, .taken = s->taken, .row = row_of_cluster, .ctx = s,
+                         .exact = {{0, s->sink < n ? s->sink : n}, {tail < n ? tail : n, n}}};
+    return kv_omitted_upper(&c, rows, q, s->estimate_rows, s->weight, s->row, drawn);
+}
+
 static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
                                       int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger)
 {
@@ -276,6 +310,7 @@ static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_row
     enum kv_status status = kv_selection_open(rows, s->n_rows, s->group, support, n_blocks, estimated_omitted_mass, ledger);
     if (status != KV_OK || n == 0) return status;
     int64_t budget = (int64_t)s->budget << (widen ? 1 : 0);
+    struct kv_ledger drawn = {0};
     score_clusters(s, q);
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
@@ -286,19 +321,23 @@ static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_row
         for (int32_t i = 0; i < taken; i++) kv_trace_choose(ledger, g, (int32_t)kv_rank_index(s->key[i]));
         kv_trace_scores(ledger, g, score, s->n_clusters, s->n_clusters);
         ledger->units += (uint64_t)taken;
+        if (estimated_omitted_mass && s->estimate_rows)
+            estimated_omitted_mass[g] = estimate_omitted(s, rows, q + (size_t)g * d, score, taken, budget, tail, &drawn);
         for (int32_t c = 0; ledger->trace && c < s->n_clusters; c++)
             if (!s->size[c]) kv_trace_unranked(ledger, g, c);
         ledger->candidates += (uint64_t)ranked;
         ledger->candidate_bytes = (uint64_t)ranked * d * sizeof(float);
         ledger->selector_macs += (uint64_t)ranked * d;
     }
+    ledger->candidate_bytes += drawn.candidate_bytes;
+    ledger->selector_macs += drawn.selector_macs;
     ledger->index_bytes = (uint64_t)s->n_clusters * (d * sizeof(float) + 2 * sizeof(int32_t)) + (uint64_t)(tail - s->sink) * sizeof(int32_t);
     kv_ledger_support(ledger, rows, support, n_blocks, NULL);
     return KV_OK;
 }
 
 const struct kv_selector_method kv_selector_clusterkv = {
-    .name = "clusterkv", .params = kv_selector_clusterkv_params, .n_params = N_PARAMS, .dense_layers = 2, .per_q_head = true,
+    .name = "clusterkv", .params = kv_selector_clusterkv_params, .n_params = N_PARAMS, .online_estimate = "drawn rows, upper end at 95 %", .dense_layers = 2, .per_q_head = true,
     .create = clusterkv_create, .tune = clusterkv_tune, .destroy = clusterkv_destroy, .build = clusterkv_build, .build_some = clusterkv_build_some, .append = clusterkv_append, .seal = clusterkv_seal,
     .drop = clusterkv_drop, .query = clusterkv_query, .covered = clusterkv_covered, .seed_rows = clusterkv_seed_rows,
 };

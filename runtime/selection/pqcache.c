@@ -7,6 +7,7 @@
 #include "runtime/selection/draw.h"
 #include "runtime/selection/kmeans.h"
 #include "runtime/selection/methods.h"
+#include "runtime/selection/omitted.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/support.h"
 
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUBSPACES, BITS, ITERATIONS, SINK_ROWS, LOCAL_ROWS, TOP_ROWS, SEED, N_PARAMS };
+enum { SUBSPACES, BITS, ITERATIONS, SINK_ROWS, LOCAL_ROWS, TOP_ROWS, SEED, ESTIMATE_ROWS, N_PARAMS };
 const struct kv_param_spec kv_selector_pqcache_params[N_PARAMS] = {
     {"subspaces", "int", 2, 1, 64, "parts", "paper: m = 2", "parts a key is split into; divides the head's width"},
     {"bits", "int", 6, 1, 8, "bits", "paper: b = 6", "2^bits centroids per part"},
@@ -23,11 +24,12 @@ const struct kv_param_spec kv_selector_pqcache_params[N_PARAMS] = {
     {"local_rows", "int", 64, 0, 1048576, "rows", "house; code: a share of the prompt", "last rows, always attended"},
     {"top_rows", "int", 128, 1, 1048576, "rows", "house; code: a share of the prompt", "rows taken by their codes"},
     {"seed", "int", 4321, 0, 9007199254740991, "", "code: 4321", "draws the first centroids; shared by layers and heads"},
+    {"estimate_rows", "int", 0, 0, 1024, "rows", "house", "left-out rows, and taken ones, drawn to estimate the omitted mass; 0: no estimate"},
 };
 
 struct kv_selector {
     int32_t d_head, group, subspaces, width, cap, n_rows, n_coded;
-    int32_t sink, local, top;
+    int32_t sink, local, top, estimate_rows;
     uint64_t seed;
     struct kv_kmeans *part; /* [subspaces] codebook and its measure */
     bool fitted;            /* there are codebooks */
@@ -41,6 +43,8 @@ struct kv_selector {
     float *tile;            /* [KV_KMEANS_TILE][width] */
     float *channel;         /* [subspaces][kv_kmeans_channel_floats] */
     uint64_t *key;          /* [cap] */
+    float *weight;          /* [cap] of an estimate; NULL without */
+    int32_t *taken;         /* [cap] alike */
     float *row;             /* [d_head] */
     float *centroid, *square; /* [subspaces][256][width], [subspaces][256] */
     int32_t *count;         /* [256] */
@@ -50,7 +54,7 @@ struct kv_selector {
 static void pqcache_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count, s->tile, s->channel};
+    void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count, s->tile, s->channel, s->weight, s->taken};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -73,6 +77,9 @@ static bool allocate(struct kv_selector *s)
     s->centroid = calloc(m * c * w, sizeof *s->centroid);
     s->square = calloc(m * c, sizeof *s->square);
     s->count = calloc(c, sizeof *s->count);
+    s->weight = s->estimate_rows ? calloc(n, sizeof *s->weight) : NULL;
+    s->taken = s->estimate_rows ? calloc(n, sizeof *s->taken) : NULL;
+    if (s->estimate_rows && (!s->weight || !s->taken)) return false;
     return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count && s->tile && s->channel;
 }
 
@@ -97,6 +104,7 @@ static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, 
     s->local = (int32_t)p->value[LOCAL_ROWS];
     pqcache_tune(s, p);
     s->seed = (uint64_t)p->value[SEED];
+    s->estimate_rows = (int32_t)p->value[ESTIMATE_ROWS];
     if (!allocate(s)) {
         pqcache_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "pqcache", "no memory for the codes of %d rows", n_rows_max);
@@ -168,6 +176,8 @@ static enum kv_status pqcache_append(struct kv_selector *s, const struct kv_rows
 
 static enum kv_status pqcache_build_some(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q, int64_t products, bool *done)
 {
+    (void)prefill_q;
+    (void)n_prefill_q;
     if (rows->n_rows > s->cap) return KV_CAPACITY;
     if (!s->fitting || rows->n_rows < s->fitting) {
         s->n_rows = rows->n_rows;
@@ -176,8 +186,6 @@ static enum kv_status pqcache_build_some(struct kv_selector *s, const struct kv_
         begin_fit(s, rows->n_rows);
     }
     *done = s->n_rows - s->local - s->sink <= s->centroids;
-    (void)prefill_q;
-    (void)n_prefill_q;
     if (*done) s->fitting = 0;
     else if ((*done = fit_some(s, rows, products))) s->n_coded = s->n_rows - s->local;
     return KV_OK;
@@ -200,8 +208,8 @@ static enum kv_status pqcache_drop(struct kv_selector *s, int32_t to)
 
 static int32_t pqcache_covered(const struct kv_selector *s) { return s->n_rows; }
 
-/* Adds the head's softmax over rows [first, end) to the scores, which count from first. */
-static void add_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end)
+/* The head's logits by the codes of rows [first, end), which count from first. */
+static void score_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end)
 {
     for (int32_t j = 0; j < s->subspaces; j++)
         for (int32_t c = 0; c < s->part[j].k; c++)
@@ -211,7 +219,22 @@ static void add_head(struct kv_selector *s, const struct kv_rows *rows, const fl
         for (int32_t j = 0; j < s->subspaces; j++) sum += s->table[j * s->centroids + s->code[(size_t)j * (size_t)s->cap + (size_t)t]];
         s->logit[t - first] = sum * rows->scale;
     }
-    kv_group_score_add(&s->score, s->logit, end - first);
+}
+
+static int32_t row_of_code(const void *ctx, int32_t cell, int32_t k)
+{
+    (void)k;
+    return *(const int32_t *)ctx + cell;
+}
+
+/* Rows are drawn by their codes; sink and local window enter exactly. */
+static double estimate_omitted(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *mask, int32_t first, int32_t end,
+                               struct kv_ledger *ledger)
+{
+    score_head(s, rows, q, first, end);
+    for (int32_t t = first; t < end; t++) s->taken[t - first] = kv_mask_has(mask, t);
+    struct kv_cells c = {.n = end - first, .score = s->logit, .taken = s->taken, .row = row_of_code, .ctx = &first, .exact = {{0, first}, {end, rows->n_rows}}};
+    return kv_omitted_upper(&c, rows, q, s->estimate_rows, s->weight, s->row, ledger);
 }
 
 static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
@@ -225,7 +248,10 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
     int32_t top = want < between ? (int32_t)want : between;
     bool all = top == between || between <= s->centroids || !s->fitted;
     kv_group_score_open(&s->score, between);
-    for (int32_t g = 0; !all && g < s->group; g++) add_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
+    for (int32_t g = 0; !all && g < s->group; g++) {
+        score_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
+        kv_group_score_add(&s->score, s->logit, between);
+    }
     for (int32_t i = 0; !all && i < between; i++) s->key[i] = kv_rank_key(kv_group_score_at(&s->score, i), (uint32_t)(first + i));
     if (!all) kv_rank_select(s->key, (size_t)between, (size_t)top);
     kv_mask_set_range(support, 0, all ? n : first);
@@ -245,6 +271,8 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
         ledger->candidate_bytes = (uint64_t)between * (uint64_t)s->subspaces + codebooks;
         ledger->selector_macs = (uint64_t)s->group * ((uint64_t)s->centroids * (uint64_t)s->d_head + (uint64_t)between * (uint64_t)s->subspaces);
     }
+    for (int32_t g = 0; estimated_omitted_mass && s->estimate_rows && g < s->group; g++)
+        estimated_omitted_mass[g] = all ? 0 : estimate_omitted(s, rows, q + (size_t)g * (size_t)s->d_head, support, first, end, ledger);
     ledger->units = (uint64_t)(all ? between : top);
     ledger->index_bytes = (uint64_t)s->n_coded * (uint64_t)s->subspaces + codebooks;
     kv_ledger_support(ledger, rows, support, n_blocks, NULL);
@@ -252,7 +280,7 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
 }
 
 const struct kv_selector_method kv_selector_pqcache = {
-    .name = "pqcache", .params = kv_selector_pqcache_params, .n_params = N_PARAMS, .per_q_head = false,
+    .name = "pqcache", .params = kv_selector_pqcache_params, .n_params = N_PARAMS, .online_estimate = "drawn rows, upper end at 95 %", .per_q_head = false,
     .create = pqcache_create, .tune = pqcache_tune, .destroy = pqcache_destroy, .build = pqcache_build, .build_some = pqcache_build_some, .append = pqcache_append, .drop = pqcache_drop,
     .query = pqcache_query, .covered = pqcache_covered,
 };

@@ -2,8 +2,9 @@
  *
  * One support per query head. Tail page: the page being filled is mutable, so it is never ranked and always takes one slot of
  * the budget. Ties go to the lower page. The first two layers stay dense. budget_rows ≥ T selects every row. Widening doubles
- * the pages. */
+ * the pages. The omitted mass is estimated from rows drawn by the pages' bounds. */
 #include "runtime/selection/methods.h"
+#include "runtime/selection/omitted.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/support.h"
 
@@ -11,28 +12,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct kv_param_spec kv_selector_quest_params[2] = {
+const struct kv_param_spec kv_selector_quest_params[3] = {
     {"page_rows", "int", 16, 1, 1024, "rows", "paper", "rows per page"},
     {"budget_rows", "int", 1024, 1, 1048576, "rows", "paper: 1K on LongBench", "rows attended; whole pages, the tail page one of them"},
+    {"estimate_rows", "int", 0, 0, 1024, "rows", "house", "left-out rows, and taken ones, drawn to estimate the omitted mass; 0: no estimate"},
 };
 
 struct kv_selector {
-    int32_t d_head, group, page_rows, budget_rows, max_pages, n_rows;
+    int32_t d_head, group, page_rows, budget_rows, estimate_rows, max_pages, n_rows;
     bool cut;            /* the tail page lost rows in a drop and is read again by the next append */
     uint8_t *extrema;    /* [max_pages][2][d_head] lo, then hi, in the type of the rows: rows hold no other values. Room for fp32 */
     float *lo, *hi;      /* [d_head] of the page in work */
     float *bound;        /* [group][max_pages] */
     uint64_t *key;       /* [max_pages] */
+    float *score, *weight, *row; /* [max_pages], [max_pages], [d_head] of an estimate */
+    int32_t *size, *taken; /* [max_pages] */
 };
 
 static void quest_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    free(s->extrema);
-    free(s->lo);
-    free(s->hi);
-    free(s->bound);
-    free(s->key);
+    void *const owned[] = {s->extrema, s->lo, s->hi, s->bound, s->key, s->score, s->weight, s->row, s->size, s->taken};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
 
@@ -50,6 +51,7 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
     s->group = group;
     s->page_rows = (int32_t)p->value[0];
     quest_tune(s, p);
+    s->estimate_rows = (int32_t)p->value[2];
     s->max_pages = (int32_t)(((int64_t)n_rows_max + s->page_rows - 1) / s->page_rows);
     size_t pages = (size_t)s->max_pages, d = (size_t)d_head;
     s->extrema = calloc(pages * 2 * d, sizeof(float));
@@ -57,7 +59,12 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
     s->hi = calloc(d, sizeof *s->hi);
     s->bound = calloc(pages * (size_t)group, sizeof *s->bound);
     s->key = calloc(pages, sizeof *s->key);
-    if (!s->extrema || !s->lo || !s->hi || !s->bound || !s->key) {
+    s->score = calloc(pages, sizeof *s->score);
+    s->weight = calloc(pages, sizeof *s->weight);
+    s->row = calloc(d, sizeof *s->row);
+    s->size = calloc(pages, sizeof *s->size);
+    s->taken = calloc(pages, sizeof *s->taken);
+    if (!s->extrema || !s->lo || !s->hi || !s->bound || !s->key || !s->score || !s->weight || !s->row || !s->size || !s->taken) {
         quest_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "quest", "no memory for extrema of %d pages", (int)pages);
     }
@@ -131,6 +138,25 @@ static void rank_pages(struct kv_selector *s, const float *bound, int32_t ranked
     kv_rank_select(s->key, (size_t)ranked, (size_t)take);
 }
 
+static int32_t row_of_page(const void *ctx, int32_t page, int32_t k) { return page * ((const struct kv_selector *)ctx)->page_rows + k; }
+
+/* Pages are drawn by their bounds: no row weighs more than its page says. */
+static void estimate_omitted(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *support, int32_t n_blocks, double *estimate,
+                             struct kv_ledger *ledger)
+{
+    int32_t tail = (rows->n_rows - 1) / s->page_rows * s->page_rows, pages = tail / s->page_rows;
+    struct kv_cells c = {.n = pages, .score = s->score, .size = s->size, .taken = s->taken, .row = row_of_page, .ctx = s, .exact = {{tail, rows->n_rows}}};
+    for (int32_t g = 0; g < s->group; g++) {
+        const uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
+        for (int32_t p = 0; p < pages; p++) {
+            s->score[p] = s->bound[(size_t)g * (size_t)s->max_pages + (size_t)p] * rows->scale;
+            s->size[p] = s->page_rows;
+            s->taken[p] = kv_mask_has(mask, p * s->page_rows) ? s->page_rows : 0;
+        }
+        estimate[g] = kv_omitted_upper(&c, rows, q + (size_t)g * (size_t)s->d_head, s->estimate_rows, s->weight, s->row, ledger);
+    }
+}
+
 static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t widen, uint64_t *support,
                                   int32_t n_blocks, double *estimated_omitted_mass, struct kv_ledger *ledger)
 {
@@ -164,6 +190,10 @@ static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *r
         ledger->candidate_bytes = (uint64_t)(n_pages - 1) * page_bytes;
         ledger->selector_macs = (uint64_t)(n_pages - 1) * (uint64_t)s->d_head * (uint64_t)s->group;
     }
+    if (estimated_omitted_mass && s->estimate_rows) {
+        for (int32_t g = 0; g < s->group; g++) estimated_omitted_mass[g] = 0;
+        if (!all) estimate_omitted(s, rows, q, support, n_blocks, estimated_omitted_mass, ledger);
+    }
     ledger->units = (uint64_t)budget_pages * (uint64_t)s->group;
     ledger->index_bytes = (uint64_t)n_pages * page_bytes;
     kv_ledger_support(ledger, rows, support, n_blocks, NULL);
@@ -171,7 +201,7 @@ static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *r
 }
 
 const struct kv_selector_method kv_selector_quest = {
-    .name = "quest", .params = kv_selector_quest_params, .n_params = 2, .dense_layers = 2, .per_q_head = true,
+    .name = "quest", .params = kv_selector_quest_params, .n_params = 3, .online_estimate = "drawn rows, upper end at 95 %", .dense_layers = 2, .per_q_head = true,
     .create = quest_create, .tune = quest_tune, .destroy = quest_destroy, .build = quest_build, .append = quest_append, .drop = quest_drop,
     .query = quest_query, .covered = quest_covered,
 };

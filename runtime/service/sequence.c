@@ -248,5 +248,6 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
         *omitted += n_visible - selected;
         if (mass[g] > *estimated_mass) *estimated_mass = mass[g];
     }
+    if (*omitted == 0 && *estimated_mass > 0) *estimated_mass = 0; /* all rows were taken after it was made */
     return KV_OK;
 }

@@ -212,7 +212,27 @@ class Lab(unittest.TestCase):
         for name, method in methods.items():
             rows = [f"| `{p['name']}` | {p['default']:g} | {p['min']:g} – {p['max']:g} | {p['unit'] or '–'} | {p['help']} | {p['source']} |" for p in method["params"]]
             self.assertEqual([line for line in sections[name].splitlines() if line.startswith("| `")], rows, name)
+            self.assertIn(f"Omitted mass online: {(method['omitted_mass_estimate'] or 'none').split(',')[0]}", sections[name], name)
             self.assertIn(f"first {method['dense_layers']} layers dense" if method["dense_layers"] != 1 else "first layer dense", sections[name].replace("no layers dense", "first 0 layers dense"))
+
+    def test_every_registered_row_has_its_contract_and_says_whether_it_is_built(self):
+        status, result, _ = lab("--list")
+        self.assertEqual(status, 0)
+        rows = {r["name"]: r for r in result["pipelines"]}
+        published = {"flexgen", "cachedattention", "infercept", "headinfer", "neo", "instinfer-dense", "instinfer-sparf", "sparq", "quest", "infinigen", "pqcache", "retrievalattention",
+                     "squeezedattention", "magicpig", "infllm", "em-llm", "clusterkv", "scoutattention", "icecache", "kvdrive", "retroinfer"}
+        self.assertEqual(len(published), 21)
+        self.assertLessEqual(published, set(rows))
+        fields = ("support", "representation", "tier", "unit", "index", "update_phase", "compute_site", "exactness", "fallback", "workload")
+        for name in published:
+            for field in fields:
+                self.assertTrue(rows[name][field].strip(), (name, field))
+        self.assertEqual({n for n in published if rows[n]["exactness"] == "exact"}, {"flexgen", "cachedattention", "infercept", "headinfer", "neo", "instinfer-dense"})
+        self.assertLessEqual({m["name"] for m in result["methods"]} - {"dense"}, {n for n in rows if rows[n]["built"]})
+        p = subprocess.run([KVASIR, "lab", "--list"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        missing = p.stdout.split("NOT_BUILT", 1)[1]
+        for name, row in rows.items():
+            self.assertEqual(bool(re.search(rf"(?m)^  {re.escape(name)} ", missing)), not row["built"], name)
 
 
 if __name__ == "__main__":
