@@ -31,7 +31,7 @@ int64_t kv_pauses_wait_us(const struct kv_engine *e); /* until a decision has ag
 bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_action asked);
 /* A save to disk that kv_turns_saved returned. */
 void kv_pauses_saved(struct kv_engine *e, const struct kv_turn *t);
-/* At admission of a sequence with `resume`. true: it is live when its rows are back, and not the caller's any more. */
+/* At admission of a sequence with `resume`, which takes its pause along when it ends before. true: it is live when its rows are back, and not the caller's any more. */
 bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s);
 uint64_t kv_pauses_held_bytes(const struct kv_engine *e, const struct kv_sequence *s); /* of the arena's reservation, by the pause s resumes */
 /* Somebody waits for room: the pause that holds most waste moves out or goes. */

@@ -27,6 +27,7 @@ void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
     e->reserved_bytes -= s->reserved_bytes;
     stop_counting(e, s);
     kv_engine_give_credits(e, s);
+    if (s->resume) (void)kv_engine_forget_paused(e, s->resume); /* it ended in the queue: nobody else will take those rows over */
     e->stats.finished += finish == KV_FINISH_STOP || finish == KV_FINISH_LENGTH;
     e->stats.cancelled += finish == KV_FINISH_CANCELLED;
     kv_report_publication(e, s);
