@@ -111,7 +111,7 @@ static int export_rows(const struct kv_cli *cli, const char *query)
 
 int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
 {
-    static const char *const filters[] = {"kind", "request", "rollout", "reason", "session", "tenant", "after", "before", "limit", "policy", "chunk", "since", "until", NULL};
+    static const char *const filters[] = {"kind", "request", "rollout", "reason", "session", "tenant", "after", "before", "limit", "policy", "chunk", "trace", "since", "until", NULL};
     const char *what = argc > 1 ? argv[1] : "tail";
     char query[768];
     if (!strcmp(what, "tail") || !strcmp(what, "find")) {
@@ -135,7 +135,7 @@ int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
         snprintf(query, sizeof query, "/api/v1/receipts/%.64s", argv[2]);
         return show_one(cli, query);
     }
-    fprintf(stderr, "usage: kvasir receipts [tail|find|export] [--kind K --rollout R --request Q --session S --tenant T --reason C --policy HEX --chunk HEX --since TIME --until TIME …] | show ID | verify [--state DIR]\n");
+    fprintf(stderr, "usage: kvasir receipts [tail|find|export] [--kind K --rollout R --request Q --session S --tenant T --reason C --policy HEX --chunk HEX --trace HEX --since TIME --until TIME …] | show ID | verify [--state DIR]\n");
     return KV_EXIT_USAGE;
 }
 

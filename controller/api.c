@@ -117,7 +117,9 @@ void kv_api_log(void *arg, const struct kv_http_request *r)
 {
     struct kv_app *app = arg;
     bool writes = (!strcmp(r->method, "POST") || !strcmp(r->method, "DELETE")) && !strncmp(r->path, "/api/", 5);
-    kv_events_log(KV_LOG_DEBUG, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
+    char trace[33] = "";
+    if (*r->traceparent) snprintf(trace, sizeof trace, "%.32s", r->traceparent + 3);
+    kv_events_log_traced(KV_LOG_DEBUG, trace, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
     if (!writes || !app->ready) return;
     struct kv_receipt audit;
     kv_receipt_init(&audit, KV_ROW_AUDIT, kv_realtime_us());

@@ -83,6 +83,13 @@ static json_t *names_json(const char (*names)[64], int32_t n)
     return list;
 }
 
+static json_t *headers_json(const struct kv_cohort *c)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < c->n_headers; i++) json_array_append_new(list, text(c->headers[i]));
+    return list;
+}
+
 static json_t *steps_json(const struct kv_manifest *m)
 {
     json_t *list = json_array();
@@ -130,8 +137,8 @@ json_t *kv_api_rollout_json(const struct kv_rollout_view *v)
                               kv_time_json(r->created_us), "stage_since", kv_time_json(r->stage_since_us), "ended_at", kv_time_json(r->ended_us));
     json_object_update(o, state);
     json_decref(state);
-    json_object_set_new(o, "cohort", json_pack("{s:o, s:o}", "tenants", names_json(m->cohort.tenants, m->cohort.n_tenants), "classes",
-                                               names_json(m->cohort.classes, m->cohort.n_classes)));
+    json_object_set_new(o, "cohort", json_pack("{s:o, s:o, s:o}", "tenants", names_json(m->cohort.tenants, m->cohort.n_tenants), "classes",
+                                               names_json(m->cohort.classes, m->cohort.n_classes), "headers", headers_json(&m->cohort)));
     json_object_set_new(o, "author", text(r->author));
     json_object_set_new(o, "approver", text(r->approver));
     json_object_set_new(o, "steps", steps_json(m));
@@ -152,6 +159,7 @@ json_t *kv_api_receipt_json(const struct kv_receipt_row *row)
                              (json_int_t)r->tokens, "digest", digest(r->digest), "hash", kv_api_hex_json(row->hash, 32));
     json_object_update(o, more);
     json_decref(more);
+    if ((int)r->kind == KV_RECEIPT_REQUEST && memcmp(r->digest, (uint8_t[16]){0}, 16)) json_object_set_new(o, "trace", kv_api_hex_json(r->digest, 16));
     if (r->layer >= 0) json_object_set_new(o, "layer", json_integer(r->layer));
     if (r->kv_head >= 0) json_object_set_new(o, "kv_head", json_integer(r->kv_head));
     if (r->q_head >= 0) json_object_set_new(o, "q_head", json_integer(r->q_head));

@@ -38,9 +38,9 @@ static enum kv_status read_filter(const struct kv_http_request *r, struct kv_rec
     if (!st) st = read_time(r, "since", &since, err);
     if (!st) st = read_time(r, "until", &until, err);
     if (st) return st;
-    *f = (struct kv_receipt_filter){.since_us = since, .until_us = until, .digest = kv_http_query(r, "digest"), .kind = kv_http_query(r, "kind"), .reason = kv_http_query(r, "reason"), .tenant = kv_http_query(r, "tenant"), .session = kv_http_query(r, "session"),
+    *f = (struct kv_receipt_filter){.since_us = since, .until_us = until, .trace = kv_http_query(r, "trace"), .digest = kv_http_query(r, "digest"), .kind = kv_http_query(r, "kind"), .reason = kv_http_query(r, "reason"), .tenant = kv_http_query(r, "tenant"), .session = kv_http_query(r, "session"),
                                     .epoch = (uint64_t)epoch, .after = (uint64_t)after, .before = (uint64_t)before, .limit = (int32_t)limit, .oldest_first = order && !strcmp(order, "oldest")};
-    const char **texts[] = {&f->kind, &f->reason, &f->tenant, &f->session, &f->digest};
+    const char **texts[] = {&f->kind, &f->reason, &f->tenant, &f->session, &f->digest, &f->trace};
     const char *policy = kv_http_query(r, "policy"), *chunk = kv_http_query(r, "chunk");
     if (!f->digest) f->digest = policy ? policy : chunk; /* both are named by their digest */
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

@@ -82,6 +82,19 @@ static enum kv_status take_names(json_t *list, const char *where, char (*out)[64
     return KV_OK;
 }
 
+static enum kv_status take_headers(json_t *list, struct kv_cohort *c, struct kv_error *err)
+{
+    size_t i;
+    json_t *v;
+    if (!json_is_array(list) || json_array_size(list) > KV_COHORT_NAMES) return kv_fail(err, KV_BAD_ARGUMENT, "cohort.headers", "cohort.headers is a list of at most %d texts name=value", KV_COHORT_NAMES);
+    json_array_foreach(list, i, v) {
+        enum kv_status st = kv_cohort_header(json_is_string(v) ? json_string_value(v) : "", c->headers[i], err);
+        if (st) return st;
+    }
+    c->n_headers = (int32_t)i;
+    return KV_OK;
+}
+
 static enum kv_status take_params(json_t *o, struct kv_rollout_request *q, struct kv_error *err)
 {
     const struct kv_pipeline *p = kv_pipeline_find(q->pipeline);
@@ -102,9 +115,10 @@ static enum kv_status take_cohort(json_t *o, struct kv_rollout_request *q, struc
 {
     const char *name;
     json_t *v;
-    if (o && !json_is_object(o)) return kv_fail(err, KV_BAD_ARGUMENT, "cohort", "cohort is an object of tenants and classes");
+    if (o && !json_is_object(o)) return kv_fail(err, KV_BAD_ARGUMENT, "cohort", "cohort is an object of tenants, classes and headers");
     json_object_foreach(o, name, v) {
         enum kv_status st = !strcmp(name, "tenants") ? take_names(v, "cohort.tenants", q->cohort.tenants, &q->cohort.n_tenants, err)
+                          : !strcmp(name, "headers") ? take_headers(v, &q->cohort, err)
                           : !strcmp(name, "classes") ? take_names(v, "cohort.classes", q->cohort.classes, &q->cohort.n_classes, err) : unknown_field(name, "cohort", err);
         if (st) return st;
     }

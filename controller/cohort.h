@@ -1,4 +1,4 @@
-/* cohort.h — who may meet a candidate: tenant and class filters, and a share of sessions that stay where they are.
+/* cohort.h — who may meet a candidate: tenant, class and header filters, and a share of sessions that stay where they are.
  *
  * A session's place is a keyed hash of (tenant, session) in [0, 1), compared with the fraction: growing the fraction only adds
  * sessions, shrinking it only removes some. Pure functions; any thread. */
@@ -12,7 +12,11 @@
 struct kv_cohort { /* n = 0: everyone */
     char tenants[KV_COHORT_NAMES][64], classes[KV_COHORT_NAMES][64];
     int32_t n_tenants, n_classes;
+    char headers[KV_COHORT_NAMES][128]; /* "name=value", the name in small letters: a request has one of them */
+    int32_t n_headers;
 };
+/* Brings "X-Team=blue" into that form. BAD_ARGUMENT for what is no header or holds a secret. */
+enum kv_status kv_cohort_header(const char *text, char out[128], struct kv_error *err);
 
 /* Which arm of the experiment a request belongs to. */
 enum kv_arm {
@@ -25,6 +29,8 @@ const char *kv_arm_name(enum kv_arm a); /* "outside", "control", "candidate" */
 struct kv_cohort_key {
     const char *tenant, *class, *session; /* may be NULL or empty; no session: outside, so the baseline */
     enum kv_contract contract;            /* as requested */
+    const char *(*header)(void *ctx, const char *name); /* value or NULL; may be NULL */
+    void *ctx;
 };
 
 /* seed: of the rollout (its manifest's digest), so that another rollout meets another share. fraction 0 in OFF and SHADOW.

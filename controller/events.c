@@ -254,19 +254,33 @@ void kv_events_log_to(struct kv_events *e)
     log_events = e;
 }
 
-void kv_events_log(enum kv_log_level level, const char *fmt, ...)
+static void write_line(enum kv_log_level level, const char *trace, const char *fmt, va_list ap)
 {
     char line[1024];
-    va_list ap;
     if ((int)level > log_level) return;
-    va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
     json_t *o = json_pack("{s:o, s:s, s:o}", "at", kv_time_json(kv_realtime_us()), "level", levels[level], "line", kv_text_json(line, strlen(line)));
+    if (o && *trace) json_object_set_new(o, "trace", json_string(trace));
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     if (text) fprintf(stderr, "%s\n", text);
     free(text);
     struct kv_events *e = log_events;
     if (e && level <= KV_LOG_INFO && o) kv_events_post(e, "log", o);
     else json_decref(o);
+}
+
+void kv_events_log(enum kv_log_level level, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    write_line(level, "", fmt, ap);
+    va_end(ap);
+}
+
+void kv_events_log_traced(enum kv_log_level level, const char *trace, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    write_line(level, trace, fmt, ap);
+    va_end(ap);
 }

@@ -29,6 +29,8 @@ void kv_events_log_level(enum kv_log_level l);
 enum kv_log_level kv_events_level_from_name(const char *name);
 /* One JSON line on standard error; from info up also a `log` event of the hub named by kv_events_log_to. */
 void kv_events_log(enum kv_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same with the trace it belongs to, 32 digits, as a field of its own; empty: none. */
+void kv_events_log_traced(enum kv_log_level level, const char *trace, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void kv_events_log_to(struct kv_events *e);
 
 /* RFC 3339 UTC with microseconds, of CLOCK_REALTIME microseconds; 0 gives null. */

@@ -4,6 +4,8 @@
  * body's size, idle time, and a guard thread that shuts connections down whose request does not arrive in time. */
 #include "controller/http.h"
 
+#include "controller/trace_context.h"
+
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -290,7 +292,7 @@ static enum MHD_Result preflight(struct kv_http *h, struct kv_http_request *r)
     if (origin && kv_http_auth_origin_allowed(h->auth, origin)) {
         MHD_add_response_header(resp, "Access-Control-Allow-Origin", origin);
         MHD_add_response_header(resp, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-        MHD_add_response_header(resp, "Access-Control-Allow-Headers", "Authorization, Content-Type, If-Match, Idempotency-Key, Last-Event-ID");
+        MHD_add_response_header(resp, "Access-Control-Allow-Headers", "Authorization, Content-Type, If-Match, Idempotency-Key, Last-Event-ID, traceparent");
         MHD_add_response_header(resp, "Vary", "Origin");
     }
     r->status = 204;
@@ -307,6 +309,9 @@ static enum MHD_Result begin(struct kv_http *h, struct MHD_Connection *mc, const
     *con_cls = r;
     *r = (struct kv_http_request){.server = h, .connection = mc, .app = h->app, .method = method, .path = url, .started_us = now_us()};
     set_deadline(h, mc, h->upload_us);
+    uint8_t trace[24];
+    const char *parent = kv_http_header(r, "traceparent");
+    if (kv_traceparent_parse(parent, trace)) snprintf(r->traceparent, sizeof r->traceparent, "%.55s", parent);
     if (!strcmp(method, "OPTIONS")) return preflight(h, r);
     if (check_head(h, r, &err)) kv_http_reply_error(r, &err);
     return MHD_YES;

@@ -28,6 +28,7 @@ struct kv_http_request {
     int status;   /* of the reply, for the access log; 0 before it */
     int64_t started_us;
     uint64_t once; /* ticket of an Idempotency-Key; 0: none */
+    char traceparent[64]; /* as it came and is echoed; empty: none that is valid */
 };
 
 /* Either replies and returns OK, or fills err and returns its status, which becomes the error reply. */

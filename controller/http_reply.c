@@ -29,6 +29,7 @@ static enum kv_status queue(struct kv_http_request *r, int status, struct MHD_Re
     if (!resp) return kv_fail(err, KV_OUT_OF_MEMORY, "reply", "no memory for the reply");
     add_header(resp, "X-Content-Type-Options", "nosniff");
     add_header(resp, "Referrer-Policy", "no-referrer");
+    if (*r->traceparent) add_header(resp, "traceparent", r->traceparent);
     if (origin && kv_http_auth_origin_allowed(kv_http_get_auth(r->server), origin)) {
         add_header(resp, "Access-Control-Allow-Origin", origin);
         add_header(resp, "Vary", "Origin");

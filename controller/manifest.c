@@ -93,7 +93,7 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
 {
     struct kv_canonical c = {out, cap, 0};
     const struct kv_pipeline *p = m->pipeline;
-    kv_canonical_text(&c, "kvasir-manifest-1");
+    kv_canonical_text(&c, m->cohort.n_headers ? "kvasir-manifest-2" : "kvasir-manifest-1"); /* without headers the bytes are those of before */
     kv_canonical_text(&c, m->name);
     const char *const fields[] = {p->name,  p->support,      p->representation, p->tier,     p->unit,     p->index,
                                   p->update_phase, p->compute_site, p->fallback,       p->workload, p->placement, p->selector};
@@ -112,6 +112,8 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
     for (int32_t i = 0; i < m->cohort.n_tenants; i++) kv_canonical_text(&c, m->cohort.tenants[i]);
     kv_canonical_u64(&c, (uint64_t)m->cohort.n_classes);
     for (int32_t i = 0; i < m->cohort.n_classes; i++) kv_canonical_text(&c, m->cohort.classes[i]);
+    if (m->cohort.n_headers) kv_canonical_u64(&c, (uint64_t)m->cohort.n_headers);
+    for (int32_t i = 0; i < m->cohort.n_headers; i++) kv_canonical_text(&c, m->cohort.headers[i]);
     kv_canonical_u64(&c, (uint64_t)m->n_steps);
     for (int32_t i = 0; i < m->n_steps; i++) {
         kv_canonical_text(&c, kv_stage_name(m->steps[i].stage));
@@ -129,7 +131,7 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
     return c.n <= cap ? KV_OK : KV_CAPACITY;
 }
 
-static void parse_cohort(struct kv_canonical_reader *r, struct kv_cohort *c)
+static void parse_cohort(struct kv_canonical_reader *r, struct kv_cohort *c, bool headers)
 {
     uint64_t n = kv_canonical_read_u64(r);
     for (uint64_t i = 0; i < n && !r->failed; i++)
@@ -139,6 +141,10 @@ static void parse_cohort(struct kv_canonical_reader *r, struct kv_cohort *c)
     for (uint64_t i = 0; i < n && !r->failed; i++)
         if (i >= KV_COHORT_NAMES || !kv_canonical_read_text(r, c->classes[i], sizeof c->classes[i])) r->failed = true;
     c->n_classes = (int32_t)n;
+    n = headers ? kv_canonical_read_u64(r) : 0;
+    for (uint64_t i = 0; i < n && !r->failed; i++)
+        if (i >= KV_COHORT_NAMES || !kv_canonical_read_text(r, c->headers[i], sizeof c->headers[i])) r->failed = true;
+    c->n_headers = (int32_t)n;
 }
 
 static void parse_steps_and_gates(struct kv_canonical_reader *r, struct kv_manifest *m)
@@ -175,9 +181,10 @@ enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manif
     kv_sha256(bytes, n, m->digest);
     uint8_t digest[32];
     memcpy(digest, m->digest, 32);
-    if (!kv_canonical_read_text(&r, text, sizeof text) || strcmp(text, "kvasir-manifest-1") || !kv_canonical_read_text(&r, m->name, sizeof m->name) ||
+    if (!kv_canonical_read_text(&r, text, sizeof text) || (strcmp(text, "kvasir-manifest-1") && strcmp(text, "kvasir-manifest-2")) || !kv_canonical_read_text(&r, m->name, sizeof m->name) ||
         !kv_canonical_read_text(&r, name, sizeof name))
         return kv_fail(err, KV_STORE_CORRUPT, "manifest", "a stored manifest cannot be read");
+    bool headers = !strcmp(text, "kvasir-manifest-2");
     m->pipeline = kv_pipeline_find(name);
     if (!m->pipeline) return kv_fail(err, KV_UNKNOWN_PIPELINE, name, "a stored manifest names pipeline %s, which this program does not have", name);
     for (int i = 0; i < 11; i++) kv_canonical_read_text(&r, text, sizeof text); /* contract fields: compared through the digest */
@@ -193,7 +200,7 @@ enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manif
     kv_canonical_read_bytes(&r, m->model_artifact, 32);
     kv_canonical_read_bytes(&r, m->adapter_set, 32);
     kv_canonical_read_bytes(&r, m->numerics_id, 32);
-    parse_cohort(&r, &m->cohort);
+    parse_cohort(&r, &m->cohort, headers);
     parse_steps_and_gates(&r, m);
     if (r.failed || r.at != r.n || kv_manifest_seal(m, NULL) != KV_OK || memcmp(digest, m->digest, 32)) {
         memcpy(m->digest, digest, 32);

@@ -1,6 +1,7 @@
 /* openai.c — completions and chat completions: assigned to an arm, submitted, answered whole; models and tokens. */
 #include "controller/admission.h"
 #include "controller/interruptions.h"
+#include "controller/trace_context.h"
 #include "controller/trace_record.h"
 
 #include <math.h>
@@ -41,9 +42,13 @@ json_t *kv_openai_stamp(const struct kv_openai *o, uint64_t candidate, uint64_t 
 {
     char id[24];
     kv_request_id_format(o->id, id);
-    return json_pack("{s:s, s:I, s:s, s:s, s:s, s:s}", "release_stage", kv_stage_name(o->arm.stage), "release_epoch", (json_int_t)epoch,
+    json_t *stamp = json_pack("{s:s, s:I, s:s, s:s, s:s, s:s}", "release_stage", kv_stage_name(o->arm.stage), "release_epoch", (json_int_t)epoch,
                      "pipeline", candidate ? o->arm.pipeline : "resident", "contract", o->q.contract == KV_APPROXIMATE ? "approximate" : "exact",
                      "published_contract", published == KV_APPROXIMATE ? "approximate" : "exact", "receipt_id", id);
+    char trace[33];
+    kv_hex(o->q.trace_id, 16, trace);
+    if (*o->http->traceparent) json_object_set_new(stamp, "trace_id", json_string(trace));
+    return stamp;
 }
 
 json_t *kv_openai_usage(const struct kv_request_stats *s)
@@ -184,13 +189,19 @@ enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
 
 /* ---------------------------------------------------------------- submit */
 
+static const char *header_of(void *http, const char *name)
+{
+    return kv_http_header(http, name);
+}
+
 static enum kv_status submit(struct kv_openai *o, struct kv_error *err)
 {
-    struct kv_cohort_key key = {o->tenant, o->q.class, o->session, o->q.contract};
+    struct kv_cohort_key key = {o->tenant, o->q.class, o->session, o->q.contract, header_of, o->http};
     struct kv_request_stats s;
     kv_control_assign(o->app->control, &key, &o->arm);
     if (o->baseline) o->arm.candidate = 0, o->arm.arm = KV_ARM_OUTSIDE;
     kv_admission_ask(o);
+    kv_traceparent_parse(o->http->traceparent, o->q.trace_id);
     o->q.candidate = o->arm.candidate;
     o->q.epoch = o->arm.epoch;
     o->q.deadline_us = o->deadline_ms ? kv_monotonic_us() + o->deadline_ms * 1000 : 0;

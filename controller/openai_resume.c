@@ -1,6 +1,7 @@
 /* openai_resume.c — the rest of a paused request's answer. */
 #include "controller/admission.h"
 #include "controller/interruptions.h"
+#include "controller/trace_context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,8 @@ static enum kv_status continue_from(struct kv_openai *o, const struct kv_stored_
     if (!o->ids) return kv_fail(err, KV_OUT_OF_MEMORY, "session", "no memory for the continuation");
     memcpy(o->ids, p->tokens, (size_t)p->n_tokens * sizeof *o->ids);
     memcpy(o->ids + p->n_tokens, p->result_tokens, (size_t)p->n_result_tokens * sizeof *o->ids);
+    uint8_t trace[24];
+    kv_traceparent_parse(o->http->traceparent, trace);
     bool text_goes_on = !p->n_result_tokens && heard_from >= 0 && heard_from <= p->n_tokens;
     o->q = (struct kv_request){.prompt = o->ids, .n_prompt = n, .first_prompt = whole(m, "first_prompt"), .n_spoken = whole(m, "spoken"), .ignore_eos = json_is_true(json_object_get(m, "ignore_eos")),
         .spoken = text_goes_on ? o->ids + heard_from : NULL, .n_heard = text_goes_on ? p->n_tokens - heard_from : 0, .resume = (uint64_t)json_integer_value(json_object_get(m, "request")),
@@ -40,6 +43,7 @@ static enum kv_status continue_from(struct kv_openai *o, const struct kv_stored_
     o->q.sampling = (struct kv_sampling){.temperature = (float)number(s, "temperature"), .top_p = (float)number(s, "top_p"), .top_k = whole(s, "top_k"), .repetition_penalty = (float)number(s, "repetition_penalty"),
         .presence_penalty = (float)number(s, "presence_penalty"), .frequency_penalty = (float)number(s, "frequency_penalty"), .seed = strtoull(json_string_value(seed) ? json_string_value(seed) : "0", NULL, 10)};
     for (size_t i = 0; i < json_array_size(stops) && i < KV_MAX_STOPS; i++) o->q.stop[i] = json_string_value(json_array_get(stops, i));
+    memcpy(o->q.trace_id, trace, sizeof trace);
     if (o->q.max_tokens > context - n) o->q.max_tokens = (int32_t)(context - n);
     return o->q.max_tokens > 0 ? KV_OK : kv_fail(err, KV_CONTEXT_OVERRUN, "session", "%d tokens leave no room in the context of %lld", (int)n, (long long)context);
 }

@@ -126,6 +126,7 @@ enum kv_status kv_store_load_gates(struct kv_store *s, uint64_t rollout, struct 
 /* --- queries; any thread */
 struct kv_receipt_filter { /* 0 or NULL: any */
     const char *kind, *reason, *tenant, *session;
+    const char *trace;        /* 32 hexadecimal digits: of the requests of that trace */
     const char *digest;       /* hexadecimal, the first six digits or more: of a chunk, a policy version or a manifest */
     int64_t since_us, until_us;
     uint64_t request, rollout, epoch;

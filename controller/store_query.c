@@ -86,7 +86,8 @@ static void filter_sql(const struct kv_receipt_filter *f, char *sql, size_t cap)
         {f->kind, " AND kind = :kind"},       {f->reason, " AND reason = :reason"},    {f->tenant, " AND tenant = :tenant"},
         {f->session, " AND session = :session"}, {f->request, " AND request = :request AND request <> 0"}, {f->rollout, " AND rollout = :rollout"},
         {f->epoch, " AND epoch = :epoch"},    {f->after, " AND id > :after"},          {f->before, " AND id < :before"},
-        {f->digest, " AND lower(hex(substr(digest, 1, (length(:digest) + 1) / 2))) LIKE :digest || '%'"}, {f->since_us, " AND at_us >= :since"}, {f->until_us, " AND at_us < :until"},
+        {f->digest, " AND lower(hex(substr(digest, 1, (length(:digest) + 1) / 2))) LIKE :digest || '%'"}, {f->trace, " AND kind = 'REQUEST' AND digest <> x'0000000000000000000000000000000000000000000000000000000000000000' AND digest BETWEEN :trace AND :trace_end"},
+        {f->since_us, " AND at_us >= :since"}, {f->until_us, " AND at_us < :until"},
     };
     for (size_t i = 0; i < sizeof clauses / sizeof *clauses; i++)
         if (clauses[i].on) n += (size_t)snprintf(sql + n, cap - n, "%s", clauses[i].clause);
@@ -101,6 +102,18 @@ static void bind_named(sqlite3_stmt *q, const char *name, const char *text, uint
     else sqlite3_bind_int64(q, i, (sqlite3_int64)number_or_zero);
 }
 
+static void bind_trace(sqlite3_stmt *q, const char *trace)
+{
+    uint8_t low[32] = {0}, high[32];
+    memset(high, 0xff, sizeof high);
+    for (int i = 0; i < 16; i++) {
+        unsigned v = 0;
+        if (sscanf(trace + 2 * i, "%2x", &v) == 1) low[i] = high[i] = (uint8_t)v;
+    }
+    sqlite3_bind_blob(q, sqlite3_bind_parameter_index(q, ":trace"), low, sizeof low, SQLITE_TRANSIENT);
+    sqlite3_bind_blob(q, sqlite3_bind_parameter_index(q, ":trace_end"), high, sizeof high, SQLITE_TRANSIENT);
+}
+
 enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter *f, struct kv_receipt_row *rows, int32_t *n, uint64_t *next, struct kv_error *err)
 {
     *n = 0;
@@ -109,7 +122,8 @@ enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter 
     if (f->kind && kv_row_kind_from_name(f->kind) == KV_ROW_KINDS) return kv_fail(err, KV_BAD_ARGUMENT, "kind", "no kind of receipt is named '%.40s'", f->kind);
     if (f->reason && kv_status_from_name(f->reason) == KV_STATUS_COUNT) return kv_fail(err, KV_BAD_ARGUMENT, "reason", "no reason code is named '%.40s'", f->reason);
     if (f->digest && (strlen(f->digest) < 6 || strlen(f->digest) > 64 || f->digest[strspn(f->digest, "0123456789abcdef")])) return kv_fail(err, KV_BAD_ARGUMENT, "digest", "a digest is given by 6 to 64 hexadecimal digits");
-    char sql[1024];
+    if (f->trace && (strlen(f->trace) != 32 || f->trace[strspn(f->trace, "0123456789abcdef")])) return kv_fail(err, KV_BAD_ARGUMENT, "trace", "a trace is given by 32 hexadecimal digits, in small letters");
+    char sql[1280];
     filter_sql(f, sql, sizeof sql);
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
@@ -125,6 +139,7 @@ enum kv_status kv_store_find(struct kv_store *s, const struct kv_receipt_filter 
         bind_named(q, ":after", NULL, f->after);
         bind_named(q, ":before", NULL, f->before);
         bind_named(q, ":digest", f->digest, 0);
+        if (f->trace) bind_trace(q, f->trace);
         bind_named(q, ":since", NULL, (uint64_t)f->since_us);
         bind_named(q, ":until", NULL, (uint64_t)f->until_us);
         bind_named(q, ":limit", NULL, (uint64_t)f->limit);

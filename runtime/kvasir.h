@@ -153,7 +153,7 @@ struct kv_receipt {
     int64_t position;
     uint64_t bytes, rows, rows_total, tokens;
     double value;               /* microseconds, mass or error, by kind */
-    uint8_t digest[32];         /* PUBLICATION: SHA-256 over the published token ids; else zero or kind-specific */
+    uint8_t digest[32];         /* PUBLICATION: SHA-256 over the published token ids; REQUEST: trace id, parent span, zeros; else zero or kind-specific */
     char tenant[64], session[64], detail[96];
 };
 struct kv_receipt_sink {
@@ -260,6 +260,7 @@ struct kv_request {
     int64_t arrival_us;
     uint64_t resume;
     bool pause_at_stop;    /* a stop string pauses the request instead of finishing it */
+    uint8_t trace_id[24];  /* trace id and parent span of the caller's trace, for the REQUEST receipt's digest; zero: none */
     bool probe;            /* held-out prompt: a candidate in shadow computes it too, and no sample tells of it */
     /* Offline evaluation. force: [n_force] ids published in place of what sampling chose (copied). observe: called on the decode
      * thread with the logits after token `position` before they are sampled, for positions from the last prompt token on, or

@@ -33,6 +33,7 @@ void kv_scheduler_finish(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
     kv_report_publication(e, s);
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s->n_tokens, .tokens = (uint64_t)published,
                            .value = (double)(now_us - s->submitted_us)};
+    memcpy(r.digest, s->trace_id, sizeof s->trace_id);
     kv_report_receipt(e, s, KV_RECEIPT_REQUEST, status, r);
     if (!s->probe)
         kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_REQUEST, .request = s->id, .candidate = s->candidate, .layer = -1,

@@ -36,6 +36,7 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     s->resume = r->resume;
     s->pause_at_stop = r->pause_at_stop;
     s->probe = r->probe;
+    memcpy(s->trace_id, r->trace_id, sizeof s->trace_id);
     s->n_logprobs = r->n_logprobs;
     s->n_force = r->n_force;
     s->sampling = r->sampling;

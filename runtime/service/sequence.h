@@ -68,6 +68,7 @@ struct kv_sequence {
     bool ignore_eos, observe_prompt, probe;
     enum kv_contract contract;
     char tenant[64], klass[64], session[64];
+    uint8_t trace_id[24];
     int64_t deadline_us, submitted_us, admitted_us, first_us;
     int32_t *force;
     void (*observe)(void *ctx, int32_t position, const float *logits, int32_t n_vocab);

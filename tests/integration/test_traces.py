@@ -1,0 +1,75 @@
+"""Requests named by their headers: cohorts by header, and the caller's trace in receipts, answers and logs."""
+import json
+import subprocess
+import tempfile
+import unittest
+
+import support
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+class TraceTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.d = support.Daemon("--set", "log.level=debug")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.d.stop() == 0
+
+    def complete(self, headers, d=None, **kvasir):
+        body = {"prompt": "One", "max_tokens": 3, "temperature": 0, "kvasir": kvasir}
+        status, answer, text = (d or self.d).request("POST", "/v1/completions", body, headers=headers)
+        return status, answer, json.loads(text)
+
+    def test_a_trace_is_echoed_receipted_logged_and_found(self):
+        d = self.d
+        status, headers, answer = self.complete({"traceparent": PARENT})
+        self.assertEqual((status, headers.get("traceparent"), answer["kvasir"]["trace_id"]), (200, PARENT, TRACE))
+        request = answer["kvasir"]["receipt_id"]
+        found = d.wait_until(lambda: d.get(f"/api/v1/receipts?trace={TRACE}")[1]["receipts"])
+        self.assertEqual([(r["request"], r["kind"], r["trace"]) for r in found], [(request, "REQUEST", TRACE)])
+        self.assertTrue(found[0]["digest"].startswith(TRACE + "00f067aa0ba902b7"))
+        self.assertGreater(len(d.get(f"/api/v1/receipts?request={request}")[1]["receipts"]), 1)
+        self.assertTrue(d.get("/api/v1/receipts/verify")[1]["verified"])
+        line = next(json.loads(x) for x in d.err if "/v1/completions" in x and TRACE in x)
+        self.assertEqual(line["trace"], TRACE)
+        p = subprocess.run([support.KVASIR, "--url", d.url, "receipts", "find", "--trace", TRACE], capture_output=True, text=True, timeout=60)
+        self.assertIn(request, p.stdout)
+        self.assertEqual(d.get("/api/v1/receipts?trace=xyz")[1]["error"]["code"], "BAD_ARGUMENT")
+
+    def test_what_is_no_traceparent_is_none(self):
+        for bad in ("", "00", PARENT.upper(), PARENT.replace("00-", "ff-", 1), f"00-{'0' * 32}-00f067aa0ba902b7-01", f"00-{TRACE}-{'0' * 16}-01", PARENT + "-x", PARENT[:-1] + "g", "x" * 4000):
+            status, headers, answer = self.complete({"traceparent": bad})
+            self.assertEqual((status, "traceparent" in headers, "trace_id" in answer["kvasir"]), (200, False, False), bad[:60])
+        status, headers, _ = self.complete({"traceparent": "01" + PARENT[2:] + "-later"})
+        self.assertEqual((status, headers.get("traceparent")), (200, "01" + PARENT[2:]), "a later version is read as this one")
+
+    def test_a_cohort_by_header(self):
+        steps = [{"stage": "SHADOW", "min_seconds": 0}, {"stage": "CANARY", "fraction": 0.999999, "min_seconds": 600}, {"stage": "RAMP", "fraction": 0.9999999}, {"stage": "FULL"}]
+        base = {"name": "by-header", "pipeline": "layerwise", "steps": steps}
+        with tempfile.TemporaryDirectory() as state:
+            with support.Daemon(state=state) as d:
+                for bad in ("x-team", "=blue", "x team=blue", "x-team=", "x-team=a b", "Cookie=secret", "authorization=Bearer", "x" * 64 + "=a", "a=" + "x" * 64, 7):
+                    status, answer = d.post("/api/v1/rollouts", {**base, "cohort": {"headers": [bad]}})
+                    self.assertEqual((status, answer["error"]["param"]), (400, "cohort.headers"), bad)
+                status, made = d.post("/api/v1/rollouts", {**base, "cohort": {"headers": ["X-Team=blue", "x-team=green"]}})
+                self.assertEqual((status, made["cohort"]["headers"]), (201, ["x-team=blue", "x-team=green"]))
+                path = f"/api/v1/rollouts/{made['id']}"
+                for _ in range(200):  # shadow needs units, and they come from anybody's traffic
+                    if d.get(path)[1]["stage"] == "CANARY":
+                        break
+                    d.complete("The quick brown fox", max_tokens=64, ignore_eos=True)
+                for team in ("blue", "green", "Blue", None):
+                    self.assertEqual(self.complete({"X-Team": team} if team else {}, d, session=f"s-{team}")[0], 200)
+                arm = {s["session"]: s["arm"] for s in d.get("/api/v1/sessions")[1]["sessions"]}
+                self.assertEqual([arm[f"s-{t}"] for t in ("blue", "green", "Blue", None)], ["candidate", "candidate", "outside", "outside"])
+            with support.Daemon(state=state) as d:  # the same cohort after a restart
+                again = d.get(path)[1]
+                self.assertEqual((again["cohort"]["headers"], again["manifest"], again["stage"]), (["x-team=blue", "x-team=green"], made["manifest"], "CANARY"))
+
+
+if __name__ == "__main__":
+    unittest.main()
