@@ -1,6 +1,7 @@
 /* arena.c — equal slabs out of one lazily committed mapping, zeroed before they change owners. */
 #include "runtime/residency/cache.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,7 +15,32 @@ struct kv_arena {
     uint32_t n_given;
     uint32_t *holders;         /* [n_slabs] callers that hold it */
     uint64_t used_bytes;
+    bool huge; /* the system gives huge pages to those who ask */
 };
+
+enum { HUGE_PAGE = 2 << 20 };
+
+/* On a border of huge pages, so that no slab lies on small ones for want of it. */
+static uint8_t *map(size_t bytes)
+{
+    size_t extra = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
+    uint8_t *at = mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED || !extra) return at;
+    size_t before = (HUGE_PAGE - (uintptr_t)at % HUGE_PAGE) % HUGE_PAGE;
+    if (before) munmap(at, before);
+    if (extra - before) munmap(at + before + bytes, extra - before);
+    return at + before;
+}
+
+static bool huge_pages_on(void)
+{
+    char text[64] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (!f) return false;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    return n && !strstr(text, "[never]");
+}
 
 enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struct kv_arena **out)
 {
@@ -30,14 +56,13 @@ enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struc
     a->base = MAP_FAILED;
     a->given = malloc((n + 1) * sizeof *a->given);
     a->holders = calloc(n + 1, sizeof *a->holders);
-    if (a->given && a->holders && n)
-        a->base = mmap(NULL, n * slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (a->given && a->holders && n) a->base = map(n * slab_bytes);
     if (!a->given || !a->holders || (n && a->base == MAP_FAILED)) {
         kv_arena_destroy(a);
         return KV_OUT_OF_MEMORY;
     }
     /* Advice only: without huge pages everything still works. */
-    if (n) (void)madvise(a->base, n * slab_bytes, MADV_HUGEPAGE);
+    a->huge = n && madvise(a->base, n * slab_bytes, MADV_HUGEPAGE) == 0 && huge_pages_on();
     *out = a;
     return KV_OK;
 }
@@ -107,6 +132,11 @@ bool kv_arena_shared(const struct kv_arena *a, const void *slab)
 uint64_t kv_arena_used_bytes(const struct kv_arena *a)
 {
     return a->used_bytes;
+}
+
+bool kv_arena_huge_pages(const struct kv_arena *a)
+{
+    return a->huge;
 }
 
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a)

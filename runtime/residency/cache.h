@@ -51,6 +51,7 @@ void kv_arena_share(struct kv_arena *a, void *slab);        /* one more holder: 
 bool kv_arena_shared(const struct kv_arena *a, const void *slab); /* more holders than one */
 uint64_t kv_arena_used_bytes(const struct kv_arena *a);
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a);
+bool kv_arena_huge_pages(const struct kv_arena *a);         /* asked for, and the system gives them */
 
 /* Decode thread. Rows [n_rows, n_rows + n) become writable: CAPACITY when the arena is at its cap, nothing changed then. A block that
  * others read too is copied before a row is added to it. */

@@ -13,6 +13,15 @@ const char *kv_victim_name(enum kv_victim e)
     return (unsigned)e < KV_VICTIMS ? names[e] : "?";
 }
 
+/* In huge pages where allowed: a lookup is one page more than the table's. */
+static struct chunk *map_chunks(size_t n)
+{
+    void *at = mmap(NULL, n * sizeof(struct chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+    (void)madvise(at, n * sizeof(struct chunk), MADV_HUGEPAGE);
+    return at;
+}
+
 enum kv_status kv_directory_create(const struct kv_directory_config *c, struct kv_directory **out)
 {
     *out = NULL;
@@ -26,15 +35,18 @@ enum kv_status kv_directory_create(const struct kv_directory_config *c, struct k
     while (size < 2 * c->max_chunks) size *= 2;
     d->table_mask = size - 1;
     d->max_waiters = c->max_transactions * WAITERS_PER_TRANSACTION;
-    d->chunk = calloc(c->max_chunks, sizeof *d->chunk);
+    d->chunk = map_chunks(c->max_chunks);
     d->free_chunk = malloc(c->max_chunks * sizeof *d->free_chunk);
     d->table = malloc(size * sizeof *d->table);
     d->transaction = calloc(c->max_transactions, sizeof *d->transaction);
     d->waiter = calloc(d->max_waiters, sizeof *d->waiter);
+    bool linked = true;
+    for (int t = 0; t < KV_TIERS; t++)
+        if (c->tier[t]) linked &= (d->links[t] = malloc(c->max_chunks * sizeof *d->links[t])) != NULL;
     uint64_t staging = 0;
     bool fits = !__builtin_mul_overflow((uint64_t)c->max_transactions, c->max_payload_bytes + 1, &staging);
     d->staging = fits ? mmap(NULL, staging, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
-    if (!d->chunk || !d->free_chunk || !d->table || !d->transaction || !d->waiter || d->staging == MAP_FAILED) {
+    if (!linked || !d->chunk || !d->free_chunk || !d->table || !d->transaction || !d->waiter || d->staging == MAP_FAILED) {
         kv_directory_destroy(d);
         return KV_OUT_OF_MEMORY;
     }
@@ -58,9 +70,10 @@ void kv_directory_destroy(struct kv_directory *d)
     for (uint32_t i = 0; d->transaction && i < d->config.max_transactions; i++)
         if (d->transaction[i].used && !d->transaction[i].copied) d->transaction[i].transfer.to->release(d->transaction[i].transfer.to->ctx, d->transaction[i].transfer.destination);
     if (d->staging && d->staging != MAP_FAILED) munmap(d->staging, d->config.max_transactions * (d->config.max_payload_bytes + 1));
-    free(d->chunk);
+    if (d->chunk) munmap(d->chunk, d->config.max_chunks * sizeof *d->chunk);
     free(d->free_chunk);
     free(d->table);
+    for (int t = 0; t < KV_TIERS; t++) free(d->links[t]);
     free(d->transaction);
     free(d->waiter);
     free(d);
@@ -71,8 +84,9 @@ void kv_directory_destroy(struct kv_directory *d)
 /* Place of the chunk in the table; KV_NONE. Every field is compared: equal keys are no proof. */
 static uint32_t table_find(const struct kv_directory *d, const struct kv_chunk_identity *id, uint64_t key)
 {
-    for (uint32_t s = (uint32_t)key & d->table_mask; d->table[s] != KV_NONE; s = (s + 1) & d->table_mask) {
-        const struct chunk *c = &d->chunk[d->table[s]];
+    for (uint32_t s = (uint32_t)key & d->table_mask; d->table[s].chunk != KV_NONE; s = (s + 1) & d->table_mask) {
+        if (d->table[s].mark != (uint32_t)(key >> 32)) continue;
+        const struct chunk *c = &d->chunk[d->table[s].chunk];
         if (c->key != key) continue;
         /* Equal bytes are equal fields, and the usual case; unequal ones may still differ in what follows the end of a text. */
         if (!memcmp(&c->identity, id, sizeof *id) || kv_identity_compare(&kv_chunk_type, &c->identity, id, NULL) == KV_OK) return s;
@@ -82,12 +96,12 @@ static uint32_t table_find(const struct kv_directory *d, const struct kv_chunk_i
 
 static void table_remove(struct kv_directory *d, uint32_t s)
 {
-    d->table[s] = KV_NONE;
-    for (uint32_t n = (s + 1) & d->table_mask; d->table[n] != KV_NONE; n = (n + 1) & d->table_mask) {
-        uint32_t home = (uint32_t)d->chunk[d->table[n]].key & d->table_mask;
+    d->table[s].chunk = KV_NONE;
+    for (uint32_t n = (s + 1) & d->table_mask; d->table[n].chunk != KV_NONE; n = (n + 1) & d->table_mask) {
+        uint32_t home = (uint32_t)d->chunk[d->table[n].chunk].key & d->table_mask;
         if (((n - home) & d->table_mask) < ((n - s) & d->table_mask)) continue;
         d->table[s] = d->table[n];
-        d->table[n] = KV_NONE;
+        d->table[n].chunk = KV_NONE;
         s = n;
     }
 }
@@ -95,7 +109,7 @@ static void table_remove(struct kv_directory *d, uint32_t s)
 uint32_t kv_directory_find(const struct kv_directory *d, const struct kv_chunk_identity *id)
 {
     uint32_t s = table_find(d, id, kv_chunk_key(id));
-    return s == KV_NONE ? KV_NONE : d->table[s];
+    return s == KV_NONE ? KV_NONE : d->table[s].chunk;
 }
 
 static enum kv_status add_chunk(struct kv_directory *d, const struct kv_chunk_identity *id, uint64_t bytes, uint32_t *out)
@@ -103,8 +117,8 @@ static enum kv_status add_chunk(struct kv_directory *d, const struct kv_chunk_id
     if (d->n_free == 0) return KV_CAPACITY;
     uint64_t key = kv_chunk_key(id);
     uint32_t c = d->free_chunk[--d->n_free], s = (uint32_t)key & d->table_mask;
-    while (d->table[s] != KV_NONE) s = (s + 1) & d->table_mask;
-    d->table[s] = c;
+    while (d->table[s].chunk != KV_NONE) s = (s + 1) & d->table_mask;
+    d->table[s] = (struct place){c, (uint32_t)(key >> 32)};
     d->chunk[c] = (struct chunk){.used = true, .key = key, .identity = *id, .bytes = bytes, .writing = KV_NONE};
     d->stats.chunks++;
     *out = c;
@@ -135,19 +149,18 @@ int32_t kv_replicas_counting(const struct kv_directory *d, const struct chunk *c
 
 static void unlink_replica(struct kv_directory *d, uint32_t c, enum kv_tier_id t)
 {
-    struct replica *r = &d->chunk[c].replica[t];
-    if (r->newer != KV_NONE) d->chunk[r->newer].replica[t].older = r->older;
-    else d->newest[t] = r->older;
-    if (r->older != KV_NONE) d->chunk[r->older].replica[t].newer = r->newer;
-    else d->oldest[t] = r->newer;
+    struct links *all = d->links[t], own = all[c];
+    if (own.newer != KV_NONE) all[own.newer].older = own.older;
+    else d->newest[t] = own.older;
+    if (own.older != KV_NONE) all[own.older].newer = own.newer;
+    else d->oldest[t] = own.newer;
 }
 
 static void link_newest(struct kv_directory *d, uint32_t c, enum kv_tier_id t)
 {
-    struct replica *r = &d->chunk[c].replica[t];
-    r->newer = KV_NONE;
-    r->older = d->newest[t];
-    if (r->older != KV_NONE) d->chunk[r->older].replica[t].newer = c;
+    struct links *all = d->links[t];
+    all[c] = (struct links){KV_NONE, d->newest[t]};
+    if (all[c].older != KV_NONE) all[all[c].older].newer = c;
     else d->oldest[t] = c;
     d->newest[t] = c;
 }
@@ -248,7 +261,7 @@ enum kv_answer kv_directory_lookup(struct kv_directory *d, const struct kv_chunk
         struct replica *r = &d->chunk[c].replica[tier];
         d->stats.hits[tier]++;
         r->rank = d->age[tier] + ++r->uses;
-        if (d->config.victim == KV_VICTIM_LRU) unlink_replica(d, c, tier), link_newest(d, c, tier);
+        if (d->config.victim == KV_VICTIM_LRU && d->newest[tier] != c) unlink_replica(d, c, tier), link_newest(d, c, tier);
         if (lease) {
             *lease = (struct kv_lease){c, tier, r->generation, {++d->next_lease}, r->block, d->chunk[c].bytes};
             r->leases++;
@@ -413,7 +426,7 @@ enum kv_status kv_directory_check(const struct kv_directory *d, struct kv_error 
         if (!c->used) continue;
         chunks++;
         uint32_t s = table_find(d, &c->identity, c->key);
-        HOLDS(s != KV_NONE && d->table[s] == i, "the table finds its chunk");
+        HOLDS(s != KV_NONE && d->table[s].chunk == i, "the table finds its chunk");
         int32_t present = 0;
         for (int t = 0; t < KV_TIERS; t++) {
             const struct replica *r = &c->replica[t];
@@ -440,7 +453,7 @@ enum kv_status kv_directory_check(const struct kv_directory *d, struct kv_error 
     HOLDS(chunks + d->n_free == d->config.max_chunks, "free chunks");
     for (int t = 0; t < KV_TIERS; t++) {
         uint32_t n = 0;
-        for (uint32_t c = d->newest[t]; c != KV_NONE && n <= d->config.max_chunks; c = d->chunk[c].replica[t].older) n++;
+        for (uint32_t c = d->newest[t]; c != KV_NONE && n <= d->config.max_chunks; c = d->links[t][c].older) n++;
         HOLDS(n == replicas[t], "the list of a tier");
         HOLDS(replicas[t] == d->stats.replicas[t] && bytes[t] == d->stats.replica_bytes[t], "counts of replicas");
         HOLDS(d->stats.replicas_added[t] - d->stats.replicas_dropped[t] == replicas[t], "replicas added and dropped");

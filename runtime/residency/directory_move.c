@@ -260,7 +260,7 @@ static uint32_t victim(const struct kv_directory *d, enum kv_tier_id t)
 {
     uint32_t best = KV_NONE;
     double least = 0;
-    for (uint32_t c = d->oldest[t]; c != KV_NONE; c = d->chunk[c].replica[t].newer) {
+    for (uint32_t c = d->oldest[t]; c != KV_NONE; c = d->links[t][c].newer) {
         if (!evictable(d, c, t)) continue;
         if (d->config.victim == KV_VICTIM_FIFO || d->config.victim == KV_VICTIM_LRU) return c;
         double score = d->config.victim == KV_VICTIM_LFU ? (double)d->chunk[c].replica[t].rank : value_of(d, &d->chunk[c], t);

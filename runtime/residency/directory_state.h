@@ -11,19 +11,27 @@ struct replica {
     struct kv_block block;
     struct kv_replica_generation generation;
     struct kv_authority_generation authority;
-    uint32_t leases, newer, older; /* list of the tier: by insertion (FIFO), by use (LRU) */
+    uint32_t leases;
     uint64_t uses, since, rank;    /* lookups answered here; lookups of the tier when it came; uses on top of the tier's age */
 };
 
-struct chunk {
+struct chunk { /* what every lookup reads lies together */
     bool used;
-    uint64_t key; /* kv_chunk_key of the identity */
-    struct kv_chunk_identity identity;
-    struct kv_cache_generation cache;
-    uint64_t bytes;
-    double recompute_us;
     uint32_t writing; /* transaction that moves it, or KV_NONE */
+    uint64_t key;     /* kv_chunk_key of the identity */
+    uint64_t bytes;
+    struct kv_chunk_identity identity;
     struct replica replica[KV_TIERS];
+    struct kv_cache_generation cache;
+    double recompute_us;
+};
+
+struct links { /* list of a tier: by insertion (FIFO), by use (LRU). Apart from the chunks: moving one touches its neighbours */
+    uint32_t newer, older;
+};
+
+struct place { /* of the table: the key's upper half tells most other chunks apart without a look at them */
+    uint32_t chunk, mark;
 };
 
 struct transaction {
@@ -46,11 +54,13 @@ struct waiter {
 struct kv_directory {
     struct kv_directory_config config;
     struct chunk *chunk;
-    uint32_t *free_chunk, n_free, *table, table_mask;
+    uint32_t *free_chunk, n_free, table_mask;
+    struct place *table;
     struct transaction *transaction;
     struct waiter *waiter;
     uint32_t max_waiters;
     uint8_t *staging; /* [max_transactions][max_payload_bytes] */
+    struct links *links[KV_TIERS]; /* [max_chunks]; NULL where there is no tier */
     uint32_t newest[KV_TIERS], oldest[KV_TIERS];
     struct kv_authority_generation authority;
     uint64_t next_replica, next_transfer, next_lease;

@@ -1,11 +1,10 @@
 /* tier_memory.c — the device and host tiers: an arena, and for each slab whose it is and what its bytes hash to. */
+#include "kernels/digest.h"
 #include "runtime/residency/cache.h"
 #include "runtime/residency/tier.h"
 
-#define XXH_INLINE_ALL
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 struct slab_record {
     uint64_t generation; /* of the allocation that holds it; 0: free */
@@ -67,10 +66,9 @@ static enum kv_status memory_write(void *ctx, struct kv_block b, const struct kv
     *hash = 0;
     if (!r) return KV_RECYCLED_DESTINATION;
     if (bytes > m->slab_bytes) return KV_BAD_ARGUMENT;
-    memcpy(slab_at(m, b), payload, bytes);
+    r->checksum = *hash = kv_copy_xxh3(slab_at(m, b), payload, bytes);
     memset(slab_at(m, b) + bytes, 0, m->slab_bytes - bytes);
     r->bytes = bytes;
-    r->checksum = *hash = XXH3_64bits(slab_at(m, b), bytes);
     r->chunk = *id;
     return KV_OK;
 }
@@ -93,8 +91,7 @@ static enum kv_status memory_read(void *ctx, struct kv_block b, const struct kv_
     uint64_t hash;
     enum kv_status s = memory_view(ctx, b, id, bytes, &payload, &hash);
     if (s != KV_OK) return s;
-    memcpy(dst, payload, bytes);
-    if (XXH3_64bits(dst, bytes) == hash) return KV_OK;
+    if (kv_copy_xxh3(dst, payload, bytes) == hash) return KV_OK;
     memset(dst, 0, bytes);
     return KV_CHECKSUM_MISMATCH;
 }

@@ -1,8 +1,7 @@
 /* transaction.c — the transition table, and the copy. */
 #include "runtime/residency/transaction.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "kernels/digest.h"
 
 #define AT(name) (1u << KV_AT_##name)
 
@@ -46,11 +45,11 @@ void kv_transfer_copy(const struct kv_transfer *t, struct kv_transfer_done *out)
     const void *payload = t->staging;
     uint64_t expected = 0, stored;
     *out = (struct kv_transfer_done){.transfer = *t};
-    /* From memory the payload is hashed once, where it arrives; where the destination keeps no hash, before it leaves. */
+    /* From memory the payload is hashed once, on its way; where the destination keeps no hash, before it leaves. */
     if (t->from->view) out->status = t->from->view(t->from->ctx, t->source, &t->identity, t->bytes, &payload, &expected);
     else out->status = t->from->read(t->from->ctx, t->source, &t->identity, t->staging, t->bytes);
     if (out->status != KV_OK) return;
-    if (expected && !t->to->view && XXH3_64bits(payload, t->bytes) != expected) {
+    if (expected && !t->to->view && kv_xxh3(payload, t->bytes) != expected) {
         out->status = KV_CHECKSUM_MISMATCH;
         return;
     }
