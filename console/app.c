@@ -64,7 +64,7 @@ static void forget(struct kv_app *a)
         json_decref(a->marked[v]);
         json_decref(a->picked[v]);
         a->list[v] = a->marked[v] = a->picked[v] = NULL;
-        a->absent[v] = false;
+        a->absent[v] = a->older[v] = false;
         a->selected[v] = 0;
     }
     json_decref(a->draft);
@@ -133,12 +133,15 @@ static void replace(json_t **slot, json_t *data)
     *slot = data;
 }
 
-static void prepend(json_t *answer, const char *array, json_t *row)
+static void prepend(struct kv_app *a, enum kv_view v, json_t *row)
 {
+    json_t *answer = a->list[v];
+    const char *array = kv_view_table(v)->array;
+    size_t most = a->older[v] ? KV_ROWS_KEPT : KV_ROWS_STREAMED;
     json_t *rows = json_object_get(answer, array), *first = json_array_get(rows, 0);
     if (!json_is_array(rows) || (first && json_equal(json_object_get(first, "id"), json_object_get(row, "id")))) return;
     json_array_insert(rows, 0, row);
-    while (json_array_size(rows) > KV_ROWS_KEPT) json_array_remove(rows, json_array_size(rows) - 1);
+    while (json_array_size(rows) > most) json_array_remove(rows, json_array_size(rows) - 1);
 }
 
 void kv_app_event(struct kv_app *a, const char *name, json_t *data)
@@ -157,9 +160,9 @@ void kv_app_event(struct kv_app *a, const char *name, json_t *data)
     } else if (!strcmp(name, "rollout")) {
         replace(&a->rollout, data);
     } else if (!strcmp(name, "receipt")) {
-        prepend(a->list[KV_VIEW_RECEIPTS], "receipts", data);
+        prepend(a, KV_VIEW_RECEIPTS, data);
     } else if (!strcmp(name, "failure")) {
-        prepend(a->list[KV_VIEW_FAILURES], "failures", data);
+        prepend(a, KV_VIEW_FAILURES, data);
     }
 }
 
@@ -188,6 +191,7 @@ void kv_app_older(struct kv_app *a, enum kv_view v, json_t *answer)
     if (!json_array_size(more)) kv_app_say(a, KV_STYLE_NORMAL, "there is nothing older");
     else if (json_array_size(rows) >= KV_ROWS_KEPT) kv_app_say(a, KV_STYLE_WARN, "%d rows are kept at most; kvasir receipts find goes further back", KV_ROWS_KEPT);
     else if (json_is_array(rows)) {
+        a->older[v] = true;
         json_array_extend(rows, more);
         kv_app_say(a, KV_STYLE_NORMAL, "%zu older; %zu in all", json_array_size(more), json_array_size(rows));
     }

@@ -16,7 +16,7 @@ enum kv_view {
 
 enum kv_prompt { KV_PROMPT_NONE, KV_PROMPT_CONFIRM, KV_PROMPT_FILTER, KV_PROMPT_FIND, KV_PROMPT_COMMAND, KV_PROMPT_NAME };
 
-enum { KV_HISTORY = 240, KV_PAGES = 12, KV_SAID = 32, KV_ROWS_KEPT = 20000 };
+enum { KV_HISTORY = 240, KV_PAGES = 12, KV_SAID = 32, KV_ROWS_KEPT = 20000, KV_ROWS_STREAMED = 2000 };
 
 struct kv_series {
     double v[KV_HISTORY];
@@ -52,6 +52,7 @@ struct kv_app {
     json_t *status, *rollout;         /* latest by the event stream */
     json_t *tasks;                    /* what takes a while: of the status, or asked for while the server starts */
     json_t *list[KV_VIEWS];           /* answer of each view's route */
+    bool older[KV_VIEWS];             /* older rows were asked for: then KV_ROWS_KEPT stay, else KV_ROWS_STREAMED */
     bool absent[KV_VIEWS];            /* this kvasird does not serve the view's route */
     json_t *marked[KV_VIEWS];         /* ids marked by space */
     json_t *picked[KV_VIEWS];         /* row the cursor stays on while others arrive; NULL: the first */

@@ -60,6 +60,10 @@ def soak(tally, build, env):
     status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "tests/integration/test_overload.py"],
                                       {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration"), "KVASIR_OVERLOAD_S": "60"}, 600)
     tally.add("soak/overload", int(status == 0), int(status != 0), seconds, output)
+    status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "tests.console.test_console.SoakTest"], {**env, "KVASIR_SOAK_S": "1800"}, 2400)
+    tally.add("soak/console", int(status == 0), int(status != 0), seconds, output)
+    status, output, seconds = execute(["node", "--test", "--test-reporter=tap", "tests/web/soak.test.mjs"], {**env, "KVASIR_SOAK_S": "1800"}, 2400)
+    tally.add("soak/web", int(status == 0), int(status != 0), seconds, output)
 
 
 def fuzz(tally, build, env):
@@ -88,7 +92,7 @@ def web(tally, env):
     files = sorted(os.path.relpath(p, ROOT) for p in glob.glob(os.path.join(ROOT, "tests", "web", "*.test.mjs")))
     if not files:
         return
-    status, output, seconds = execute(["node", "--test", "--test-reporter=tap", "--test-concurrency=1", *files], env, 600)
+    status, output, seconds = execute(["node", "--test", "--test-reporter=tap", "--test-concurrency=2", *files], env, 600)
     count = {k: int(n) for k, n in re.findall(r"^# (tests|pass|fail|cancelled|skipped) (\d+)$", output, re.M)}
     passed = count.get("pass", 0)
     bad = count.get("tests", 0) - passed

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -371,6 +372,52 @@ class ConsoleTest(unittest.TestCase):
         wrong = subprocess.run([*once[:-1], "nowhere"], capture_output=True, text=True)
         self.assertEqual(wrong.returncode, 2)
         self.assertIn("no view is named 'nowhere'; they are rollout receipts", wrong.stderr)
+
+
+class SoakTest(unittest.TestCase):
+    """Keys, sizes and receipts without end: the console's memory stays where it was. KVASIR_SOAK_S makes it longer."""
+
+    def resident_kib(self, pid):
+        with open(f"/proc/{pid}/status") as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+
+    def test_memory_stays_flat_under_keys_resizes_and_traffic(self):
+        seconds = float(os.environ.get("KVASIR_SOAK_S", "6"))
+        d = support.Daemon()
+        self.addCleanup(d.stop)
+        stop = threading.Event()
+
+        def traffic():
+            while not stop.is_set():
+                d.complete("a", max_tokens=1, kvasir={"session": "soak"})
+
+        threads = [threading.Thread(target=traffic, daemon=True) for _ in range(3)]
+        for t in threads:
+            t.start()
+        self.addCleanup(lambda: (stop.set(), [t.join() for t in threads]))
+        t = Terminal(d.url, cols=120, rows=40)
+        self.addCleanup(t.close)
+        t.expect("live")
+        pid = int(subprocess.run(["pgrep", "-f", f"kvasir --url {d.url} console$"], capture_output=True, text=True).stdout.split()[-1])
+        storm = ["1", "2", "Enter", "Enter", "Escape", "Escape", "j", "j", "Space", "s", "S", "s", "3", "4", "Enter", "NPage", "Escape", "5", "6", "7", "8", "9", "0", "Tab", "?", "NPage", "Escape"]
+
+        def storm_once(i):
+            t.keys(*storm)
+            t.resize(60 + (i * 37) % 120, 12 + (i * 13) % 40)
+            t.keys("2", "/", "R", "E", "Q", "Enter", "n", "Escape")
+
+        def receipts():
+            return d.get("/api/v1/receipts?limit=1")[1]["receipts"][0]["id"]
+
+        i = 0
+        while receipts() < 8000 or i < 8:  # more than stay in the list, and every page once
+            storm_once(i := i + 1)
+        warm, end = self.resident_kib(pid), time.monotonic() + seconds
+        while time.monotonic() < end:
+            storm_once(i := i + 1)
+        grown = self.resident_kib(pid) - warm
+        self.assertLess(grown, 3072, f"{grown} KiB more than the {warm} KiB after the warm-up; {receipts()} receipts")
+        t.expect("live")
 
 
 class LostServerTest(unittest.TestCase):

@@ -13,6 +13,9 @@ export const build = resolve(root, process.env.KVASIR_BUILD ?? 'build');
 const READY_MS = 30000;
 const STOP_MS = 10000;
 
+// kvasird takes settings from KVASIR_*, and these are the tests' own.
+const environment = Object.fromEntries(Object.entries(process.env).filter(([k]) => !k.startsWith('KVASIR_') || k === 'KVASIR_ISA'));
+
 const freePort = () =>
   new Promise((done, fail) => {
     const s = createServer()
@@ -66,7 +69,7 @@ export class Daemon {
     this.child = spawn(
       program,
       ['--listen', `127.0.0.1:${this.port}`, '--state', this.state, '--model', join(root, 'models/kvasir-demo-q8_0.gguf'), ...this.extra],
-      { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] },
+      { cwd: root, env: environment, stdio: ['ignore', 'pipe', 'pipe'] },
     );
     for (const s of [this.child.stdout, this.child.stderr])
       s.on('data', (b) => {
@@ -123,11 +126,14 @@ export class Daemon {
 export const launch = () =>
   chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
 
-/** A page of its own that remembers every complaint of the browser in `page.complaints`; `live`: wait until the stream brings news. */
-export async function open(browser, url, { live = true, ...options } = {}) {
+/** A page of its own that remembers every complaint of the browser in `page.complaints`; `live`: wait until the stream brings news; `routes`: answers
+ *  by address instead of the daemon's, `events` that of the stream; `token`: as if it had been typed. */
+export async function open(browser, url, { live = true, routes = {}, events, token, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'Europe/Oslo', ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(10000);
+  if (token) await page.addInitScript((t) => sessionStorage.setItem('kvasir.token', t), token);
+  for (const [address, answer] of Object.entries(events ? { ...routes, '**/api/v1/events': { contentType: 'text/event-stream', ...events } } : routes)) await page.route(address, (r) => r.fulfill(answer));
   page.complaints = [];
   page.on('pageerror', (e) => page.complaints.push(e.stack ?? String(e)));
   page.on('console', (m) => {
