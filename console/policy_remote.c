@@ -2,6 +2,7 @@
 #include "console/policy_remote.h"
 
 #include "console/diff.h"
+#include "console/progress_line.h"
 #include "console/tables.h"
 #include "controller/policy_host.h"
 
@@ -97,8 +98,11 @@ static int move(const struct kv_cli *cli, const char *verb, const struct options
     bool switches = !strcmp(verb, "activate") || !strcmp(verb, "revert");
     /* What is active now is what this switch is based on: if somebody else is faster it is refused. */
     int status = switches ? get(cli, o->kind, NULL, &active) : KV_EXIT_DONE;
+    struct kv_progress_line line = {.what = verb};
+    if (!strcmp(verb, "replay")) kv_progress_line_watch(&line, cli);
     if (status == KV_EXIT_DONE) status = post(cli, o->kind, verb, body, switches ? member(active, "version") : NULL, &v);
     else json_decref(body);
+    kv_progress_line_end(&line);
     if (status == KV_EXIT_DONE && !cli->json) {
         if (!strcmp(verb, "replay")) print_replay(v);
         else printf("%s policy %s (%.12s): %s\n", o->kind, member(v, "name"), member(v, "version"), member(v, "state"));
