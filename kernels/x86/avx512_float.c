@@ -3,8 +3,9 @@
 
 #define TOKEN_BLOCK 64 /* tokens that share one pass over the weights */
 
-/* R rows, row_bytes apart, × N tokens; R·N ≤ 16. acc[t·R + r] ends in lane t·R + r, which goes to y[t·token_stride + r·row_stride]. */
-KV_INLINE void tile(const enum kv_type type, const int R, const int N, const uint8_t *w, size_t row_bytes, const float *x,
+/* R rows, row_bytes apart, × N tokens; R·N ≤ 16. acc[t·R + r] ends in lane t·R + r, which goes to y[t·token_stride + r·row_stride].
+ * ahead: rows as long as these to fetch meanwhile, or NULL. */
+KV_INLINE void tile(const enum kv_type type, const int R, const int N, const uint8_t *w, size_t row_bytes, const uint8_t *ahead, const float *x,
                     int32_t cols, float *y, size_t token_stride, size_t row_stride)
 {
     __m512 acc[16];
@@ -12,6 +13,8 @@ KV_INLINE void tile(const enum kv_type type, const int R, const int N, const uin
     int32_t k = 0;
     for (; k + 16 <= cols; k += 16) {
         __m512 wk[4];
+        if (ahead && k % (64 / (int32_t)kv_width(type)) == 0)
+            for (int r = 0; r < R; r++) _mm_prefetch((const char *)ahead + (size_t)r * row_bytes + (size_t)k * kv_width(type), _MM_HINT_T1);
         for (int r = 0; r < R; r++) wk[r] = kv_load16(type, w + (size_t)r * row_bytes, (size_t)k);
         for (int t = 0; t < N; t++) {
             __m512 xk = _mm512_loadu_ps(x + (size_t)t * (size_t)cols + k);
@@ -44,19 +47,20 @@ KV_INLINE void rows_of(const enum kv_type type, const struct kv_mat *w, const fl
     size_t row_bytes = (size_t)w->cols * kv_width(type), cols = (size_t)w->cols;
     int32_t r = row0, quarter = (row1 - row0) / 4;
     if (n == 1) { /* reading is all: four long streams run at the memory's rate, four neighbouring rows at two thirds of it */
-        for (; r < row0 + quarter; r++) tile(type, 4, 1, (const uint8_t *)w->data + (size_t)r * row_bytes, (size_t)quarter * row_bytes, x, w->cols, y + r, 0, (size_t)quarter);
+        for (; r < row0 + quarter; r++) tile(type, 4, 1, (const uint8_t *)w->data + (size_t)r * row_bytes, (size_t)quarter * row_bytes, NULL, x, w->cols, y + r, 0, (size_t)quarter);
         r = row0 + 4 * quarter;
     }
     for (; r + 4 <= row1; r += 4) {
         const uint8_t *wr = (const uint8_t *)w->data + (size_t)r * row_bytes;
+        const uint8_t *ahead = r + 8 <= row1 ? wr + 4 * row_bytes : NULL; /* the first tile fetches for all */
         int32_t t = 0;
-        for (; t + 4 <= n; t += 4) tile(type, 4, 4, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1);
-        if (n - t >= 2) tile(type, 4, 2, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1), t += 2;
-        if (n - t >= 1) tile(type, 4, 1, wr, row_bytes, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1);
+        for (; t + 4 <= n; t += 4, ahead = NULL) tile(type, 4, 4, wr, row_bytes, ahead, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1);
+        if (n - t >= 2) tile(type, 4, 2, wr, row_bytes, ahead, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1), t += 2, ahead = NULL;
+        if (n - t >= 1) tile(type, 4, 1, wr, row_bytes, ahead, x + (size_t)t * cols, w->cols, y + (size_t)t * y_stride + r, y_stride, 1);
     }
     for (; r < row1; r++)
         for (int32_t t = 0; t < n; t++)
-            tile(type, 1, 1, (const uint8_t *)w->data + (size_t)r * row_bytes, row_bytes, x + (size_t)t * cols, w->cols,
+            tile(type, 1, 1, (const uint8_t *)w->data + (size_t)r * row_bytes, row_bytes, NULL, x + (size_t)t * cols, w->cols,
                  y + (size_t)t * y_stride + r, y_stride, 1);
 }
 
