@@ -50,7 +50,8 @@ class Runs(unittest.TestCase):
     def test_every_fault_leads_to_its_typed_outcome(self):
         port = free_port()
         d = self.daemon("--listen", f"127.0.0.1:{port}")
-        canary(d)
+        rollout = canary(d)
+        self.strike_the_canary(d, rollout)
         done = kvasir(d, "fault", "run", "all")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         listed = d.get("/api/v1/faults")[1]
@@ -85,6 +86,21 @@ class Runs(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual([c["what"] for c in json.loads(done.stdout)["last"]["checks"]], ["killed", "restart", "answer", "chain"])
         self.assertEqual(again[0].stop(), 0)
+
+    def strike_the_canary(self, d, rollout):
+        """Armed on the rollout, a fault meets what its candidate serves: not exact requests, which are the baseline's."""
+        hits = lambda: [f["hits"] for f in d.get("/api/v1/faults")[1]["faults"] if f["name"] == "policy_fault"][0]
+        status, armed = d.post("/api/v1/faults/policy_fault", {"scope": {"rollout": rollout}})
+        self.assertEqual((status, armed["scope"]), (200, {"rollout": rollout}), armed)
+        for i in range(8):
+            d.complete(LONG, max_tokens=2, kvasir={"session": f"exact-{i}"})
+        self.assertEqual(hits(), 0)
+        for i in range(40):
+            d.complete(LONG, max_tokens=2, kvasir={"session": f"canary-{i}", "contract": "approximate"})
+            if hits():
+                break
+        self.assertEqual(hits(), 1)
+        d.wait_until(lambda: [r for r in d.get("/api/v1/receipts?kind=POLICY_FAULT")[1]["receipts"] if "injected" in r["detail"]])
 
     def test_a_fault_that_does_not_strike_fails_its_run(self):
         """A device tier too small for one layer moves nothing, so no fault in moving can strike."""
