@@ -59,6 +59,22 @@ START_TEST(refusals_leave_nothing_armed)
 }
 END_TEST
 
+/* The ten typed failure actions of the release fixture: each can be provoked. */
+START_TEST(every_failure_action_has_its_fault)
+{
+    static const char *const actions[] = {
+#define KV_FAILURE_ACTION(fault, reason, action, meaning) #action,
+#include "controller/failure_actions.def"
+#undef KV_FAILURE_ACTION
+    };
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        int k = 0;
+        while (k < KV_FAULTS && strcmp(kv_fault_info((enum kv_fault)k)->action, actions[i])) k++;
+        ck_assert_msg(k < KV_FAULTS, "no fault leads to %s", actions[i]);
+    }
+}
+END_TEST
+
 static struct kv_fault_marks shared;
 static _Atomic int taken;
 static void *take(void *arg)
@@ -116,6 +132,7 @@ Suite *suite_faults(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, only_those_who_were_named_meet_it);
     tcase_add_test(t, refusals_leave_nothing_armed);
+    tcase_add_test(t, every_failure_action_has_its_fault);
     tcase_add_test(t, it_strikes_as_often_as_was_said_however_many_ask);
     tcase_add_test(t, the_disk_fails_for_the_marked_request_alone);
     suite_add_tcase(s, t);
