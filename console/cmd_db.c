@@ -42,7 +42,7 @@ static int verify(const char *dir, const struct kv_cli *cli)
     sqlite3_finalize(q);
     if (db) sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     sqlite3_close(db);
-    return sound ? kv_receipts_verify_directory(dir, cli) : KV_EXIT_REFUSED;
+    return sound ? kv_receipts_verify_directory(dir, NULL, cli) : KV_EXIT_REFUSED;
 }
 
 static int backup(const char *dir, const char *to)

@@ -122,7 +122,15 @@ int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
         int status = query_of(argc, argv, 2, filters, query, sizeof query);
         return status ? status : export_rows(cli, query);
     }
-    if (!strcmp(what, "verify") && argc == 4 && !strcmp(argv[2], "--state")) return kv_receipts_verify_directory(argv[3], cli);
+    if (!strcmp(what, "verify") && argc > 2) {
+        const char *state = NULL, *key = NULL;
+        for (int i = 2; i + 1 < argc; i += 2) {
+            if (!strcmp(argv[i], "--state")) state = argv[i + 1];
+            else if (!strcmp(argv[i], "--key")) key = argv[i + 1];
+            else argc = 1; /* no such flag */
+        }
+        if (state && argc % 2 == 0) return kv_receipts_verify_directory(state, key, cli);
+    }
     if (!strcmp(what, "verify") && argc == 2) {
         json_t *v = NULL;
         int status = kv_client_do(cli, "GET", "/api/v1/receipts/verify", NULL, NULL, &v);
@@ -135,7 +143,7 @@ int kv_cmd_receipts(int argc, char **argv, const struct kv_cli *cli)
         snprintf(query, sizeof query, "/api/v1/receipts/%.64s", argv[2]);
         return show_one(cli, query);
     }
-    fprintf(stderr, "usage: kvasir receipts [tail|find|export] [--kind K --rollout R --request Q --session S --tenant T --reason C --policy HEX --chunk HEX --trace HEX --since TIME --until TIME …] | show ID | verify [--state DIR]\n");
+    fprintf(stderr, "usage: kvasir receipts [tail|find|export] [--kind K --rollout R --request Q --session S --tenant T --reason C --policy HEX --chunk HEX --trace HEX --since TIME --until TIME …] | show ID | verify [--state DIR [--key FILE]]\n");
     return KV_EXIT_USAGE;
 }
 

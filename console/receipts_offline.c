@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int kv_receipts_verify_directory(const char *dir, const struct kv_cli *cli)
+int kv_receipts_verify_directory(const char *dir, const char *key_file, const struct kv_cli *cli)
 {
     struct kv_verify_result v;
     struct kv_error err = {0};
     char head[65];
-    if (kv_store_verify_offline(dir, NULL, &v, &err) != KV_OK) {
+    if (kv_store_verify_offline(dir, key_file, &v, &err) != KV_OK) {
         kv_offline_complain("receipts verify", &err);
         return KV_EXIT_REFUSED;
     }

@@ -4,6 +4,6 @@
 
 #include "console/cli.h"
 
-int kv_receipts_verify_directory(const char *dir, const struct kv_cli *cli); /* an exit status */
+int kv_receipts_verify_directory(const char *dir, const char *key_file, const struct kv_cli *cli); /* an exit status */
 
 #endif

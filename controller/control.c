@@ -218,6 +218,7 @@ enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store 
     enum kv_status st = c->kept ? kv_intent_open(path, &c->intent, &last, err) : kv_fail(err, KV_OUT_OF_MEMORY, "control", "memory could not be had");
     if (st == KV_OK) st = kv_control_load_policies(c, err);
     if (st == KV_OK) st = kv_control_resume(c, &last, err);
+    if (st == KV_OK) st = kv_control_configured_policies(c, err);
     if (st == KV_OK) kv_control_show(c);
     if (st == KV_OK && !config->manual) {
         c->running = pthread_create(&c->thread, NULL, run, c) == 0;

@@ -43,7 +43,8 @@ struct kv_control_config {
     uint8_t model_artifact[32], numerics_id[32];
     int32_t tick_ms;               /* 0: 200 */
     int32_t store_patience_ms;     /* how long receipts may fail before EXACT_BASELINE; 0: 10000 */
-    const char *policy_source[KV_POLICY_KINDS]; /* NULL: the stored active version, else the shipped one */
+    /* Led through a version's life at creation (read then only); NULL, or where it waits for an approval: the stored active version, else the shipped one. */
+    const char *policy_source[KV_POLICY_KINDS];
     int64_t (*monotonic_us)(void *ctx), (*realtime_us)(void *ctx); /* NULL: the system's clocks */
     void *clock_ctx;
     const char *check_program;     /* answers --check-policy KIND and --drill NAME, in a process of its own; NULL: checked in this one, no drills */
@@ -146,6 +147,8 @@ struct kv_policy_view {
 void kv_control_policies(struct kv_control *c, struct kv_policy_view out[KV_POLICY_KINDS]);
 /* *source: malloc'd copy. */
 enum kv_status kv_control_policy_source(struct kv_control *c, enum kv_policy_kind kind, char **source, size_t *n);
+/* The whole way at once, from where the version stands: submitted, checked, replayed, approved, switched to. FORBIDDEN where two users exist and nobody
+ * approved it; nothing to do when it is active. */
 enum kv_status kv_control_activate(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_error *err);
 
 /* The life of a version (policy_life.h). version: hexadecimal, the first six digits or more. Each move is one receipt. */

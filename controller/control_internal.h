@@ -119,6 +119,7 @@ void kv_control_put_in_place(struct kv_control *c, struct kv_script *p, int64_t 
 enum kv_status kv_control_load_checked(enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err);
 const struct kv_embedded *kv_control_shipped(enum kv_policy_kind kind);
 bool kv_control_two_users(const struct kv_control *c);
+enum kv_status kv_control_configured_policies(struct kv_control *c, struct kv_error *err); /* at creation: lead what the configuration names through its life */
 void kv_control_tend_policies(struct kv_control *c); /* work: a version that keeps failing gives way to the one before it */
 void kv_control_ask_release(struct kv_control *c);  /* work */
 void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and threshold to the engine */

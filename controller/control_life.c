@@ -203,6 +203,57 @@ enum kv_status kv_control_policy_switch(struct kv_control *c, enum kv_policy_kin
     return st;
 }
 
+/* ---------------------------------------------------------------- the whole way at once */
+
+static enum kv_status walk(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_error *err)
+{
+    struct kv_policy_version v;
+    struct kv_replay *r = calloc(1, sizeof *r);
+    enum kv_status st = r ? kv_control_policy_submit(c, kind, source, n, actor, &v, err) : kv_fail(err, KV_OUT_OF_MEMORY, "policy", "memory could not be had");
+    if (st == KV_OK && v.state == KV_POLICY_ACTIVE) return free(r), KV_OK;
+    if (st == KV_OK && v.state == KV_POLICY_DRAFT && (st = kv_control_policy_check(c, kind, v.version, actor, err)) == KV_OK) v.state = KV_POLICY_CHECKED;
+    if (st == KV_OK && v.state == KV_POLICY_CHECKED && (st = kv_control_policy_replay(c, kind, v.version, actor, r, err)) == KV_OK) v.state = KV_POLICY_REPLAYED;
+    bool alone = !kv_control_two_users(c); /* a file is nobody's second pair of eyes */
+    if (st == KV_OK && v.state == KV_POLICY_REPLAYED && alone) st = kv_control_policy_approve(c, kind, v.version, "", actor, err);
+    else if (st == KV_OK && v.state == KV_POLICY_REPLAYED) {
+        st = kv_fail(err, KV_FORBIDDEN, "approve", "where two users exist, a policy is approved before it is activated");
+        kv_hint(err, "kvasir policy approve %s %.12s, by somebody who may", kv_policy_kind_name(kind), v.version);
+    }
+    if (st == KV_OK) st = kv_control_policy_switch(c, kind, v.version, NULL, v.state == KV_POLICY_RETIRED, actor, err);
+    free(r);
+    return st;
+}
+
+enum kv_status kv_control_activate(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_error *err)
+{
+    struct kv_error why = {0};
+    enum kv_status st = walk(c, kind, source, n, actor, &why);
+    if (st == KV_OK) return KV_OK;
+    struct kv_receipt r;
+    kv_receipt_init(&r, KV_ROW_POLICY, kv_control_realtime(c));
+    r.reason = st;
+    snprintf(r.detail, sizeof r.detail, "%s policy refused, from %.40s", kv_policy_kind_name(kind), actor);
+    kv_store_post(c->store, &r);
+    if (err) *err = why;
+    return st;
+}
+
+enum kv_status kv_control_configured_policies(struct kv_control *c, struct kv_error *err)
+{
+    enum kv_status st = KV_OK;
+    for (int k = 0; k < KV_POLICY_KINDS && st == KV_OK; k++) {
+        const char *source = c->config.policy_source[k];
+        if (source) st = kv_control_activate(c, (enum kv_policy_kind)k, source, strlen(source), "config", err);
+        if (st == KV_FORBIDDEN) {
+            kv_control_begin(c);
+            kv_control_note(c, KV_EVENT_LOG, 0, "the configured %s policy waits for an approval and is not active: kvasir policy approve", kv_policy_kind_name((enum kv_policy_kind)k));
+            kv_control_end(c);
+            st = KV_OK;
+        }
+    }
+    return st;
+}
+
 /* ---------------------------------------------------------------- repeated faults */
 
 static struct kv_script *successor(struct kv_control *c, enum kv_policy_kind kind)

@@ -57,14 +57,9 @@ static enum kv_status load_kind(struct kv_control *c, enum kv_policy_kind k, str
     enum kv_status st = kv_store_load_policy(c->store, k, &stored, &n, &activated, err);
     if (st != KV_OK && st != KV_NOT_FOUND) return st;
     const struct kv_embedded *ours = kv_control_shipped(k);
-    const char *source = c->config.policy_source[k];
-    if (source) {
-        st = kv_control_load_checked(k, source, strlen(source), &p, err);
-    } else {
-        st = stored ? kv_control_load_checked(k, stored, n, &p, err) : KV_NOT_FOUND;
-        if (stored && st != KV_OK) kv_control_note(c, KV_EVENT_LOG, 0, "the stored %s policy is refused (%s); the shipped one is used", kv_policy_kind_name(k), err ? err->message : "");
-        if (st != KV_OK) st = ours ? kv_control_load_checked(k, ours->data, ours->size, &p, err) : kv_fail(err, KV_NOT_FOUND, kv_policy_kind_name(k), "no %s policy is built in", kv_policy_kind_name(k));
-    }
+    st = stored ? kv_control_load_checked(k, stored, n, &p, err) : KV_NOT_FOUND;
+    if (stored && st != KV_OK) kv_control_note(c, KV_EVENT_LOG, 0, "the stored %s policy is refused (%s); the shipped one is used", kv_policy_kind_name(k), err ? err->message : "");
+    if (st != KV_OK) st = ours ? kv_control_load_checked(k, ours->data, ours->size, &p, err) : kv_fail(err, KV_NOT_FOUND, kv_policy_kind_name(k), "no %s policy is built in", kv_policy_kind_name(k));
     size_t m = 0;
     const char *text = p ? kv_policy_source(p, &m) : "";
     bool same = stored && n == m && !memcmp(stored, text, n);
@@ -120,31 +115,6 @@ void kv_control_set_gate(struct kv_control *c)
         count_fault(c, KV_POLICY_FALLBACK);
     }
     c->port.set_fallback(c->port.ctx, &c->fallback, limit);
-}
-
-enum kv_status kv_control_activate(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, const char *actor, struct kv_error *err)
-{
-    struct kv_script *p = NULL;
-    enum kv_status st = kv_control_load_checked(kind, source, n, &p, err);
-    kv_control_begin(c);
-    int64_t now = kv_control_realtime(c);
-    if (st == KV_OK) st = kv_store_put_policy(c->store, p, actor, now, err);
-    else {
-        struct kv_receipt r;
-        kv_receipt_init(&r, KV_ROW_POLICY, now);
-        r.reason = st;
-        snprintf(r.detail, sizeof r.detail, "%s policy refused, from %.40s", kv_policy_kind_name(kind), actor);
-        kv_store_post(c->store, &r);
-    }
-    if (st == KV_OK) {
-        kv_control_put_in_place(c, p, now);
-        p = NULL;
-        if (kind == KV_POLICY_FALLBACK) kv_control_set_gate(c);
-        kv_control_note(c, KV_EVENT_POLICY, 0, "%s policy activated by %s", kv_policy_kind_name(kind), actor);
-    }
-    kv_control_end(c);
-    kv_policy_free(p);
-    return st;
 }
 
 void kv_control_policies(struct kv_control *c, struct kv_policy_view out[KV_POLICY_KINDS])

@@ -14,6 +14,7 @@ static char dir[64];
 static struct kv_store *store;
 static struct kv_control *control;
 static bool two;
+static const char *configured;
 
 static bool two_users(void *ctx)
 {
@@ -25,7 +26,7 @@ static void start(void)
 {
     struct kv_error err = {0};
     ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err) == KV_OK, "%s", err.message);
-    struct kv_control_config c = {.manual = true, .two_users = two_users};
+    struct kv_control_config c = {.manual = true, .two_users = two_users, .policy_source = {[KV_POLICY_RELEASE] = configured}};
     ck_assert_msg(kv_control_create(emulated_port(), store, &c, &control, &err) == KV_OK, "%s", err.message);
 }
 static void stop(void)
@@ -38,6 +39,7 @@ static void set_up(void)
     strcpy(dir, "/tmp/kvasir-life-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
     two = false;
+    configured = NULL;
     emulated_reset();
     start();
 }
@@ -77,6 +79,48 @@ static void active(enum kv_policy_kind kind, char out[65])
     kv_control_policies(control, v);
     memcpy(out, v[kind].version, 65);
 }
+
+/* What the configuration names goes the way every version goes. */
+START_TEST(a_configured_policy_is_led_through_its_life)
+{
+    char version[65];
+    struct kv_policy_version v[16];
+    struct kv_receipt_row row[64];
+    int32_t n = 64, steps = 0;
+    stop();
+    configured = holds;
+    start();
+    active(KV_POLICY_RELEASE, version);
+    struct kv_policy_version mine = submit(KV_POLICY_RELEASE, holds, "operator:ann");
+    ck_assert_str_eq(version, mine.version);
+    ck_assert_str_eq(mine.author, "config");
+    ck_assert_int_eq(kv_store_find(store, &(struct kv_receipt_filter){.kind = "POLICY", .limit = 64}, row, &n, NULL, NULL), KV_OK);
+    for (int32_t i = 0; i < n; i++) steps += strstr(row[i].r.detail, "release") && strstr(row[i].r.detail, "config");
+    ck_assert_int_ge(steps, 6); /* DRAFT, CHECKED, REPLAYED, APPROVED, STAGED, ACTIVE */
+    stop();
+    start(); /* active already: nothing moves */
+    int32_t again = 64;
+    ck_assert_int_eq(kv_store_find(store, &(struct kv_receipt_filter){.kind = "POLICY", .limit = 64}, row, &again, NULL, NULL), KV_OK);
+    ck_assert_int_eq(again, n);
+
+    stop();
+    two = true;
+    configured = "return { api = 1, name = 'other', release = function() return { action = 'HOLD' } end }";
+    start(); /* two users: it waits, and what was active stays */
+    active(KV_POLICY_RELEASE, version);
+    ck_assert_str_eq(version, mine.version);
+    n = 16;
+    ck_assert_int_eq(kv_store_policy_versions(store, KV_POLICY_RELEASE, v, &n, NULL), KV_OK);
+    ck_assert_str_eq(v[0].name, "other");
+    ck_assert_int_eq(v[0].state, KV_POLICY_REPLAYED);
+    struct kv_error err = {0};
+    ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, configured, strlen(configured), "operator:SIGHUP", &err), KV_FORBIDDEN);
+    ck_assert_int_eq(kv_control_policy_approve(control, KV_POLICY_RELEASE, v[0].version, "", "operator:bob", &err), KV_OK);
+    ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, configured, strlen(configured), "operator:SIGHUP", &err), KV_OK);
+    active(KV_POLICY_RELEASE, version);
+    ck_assert_str_eq(version, v[0].version);
+}
+END_TEST
 
 START_TEST(a_version_goes_the_whole_way_and_back)
 {
@@ -245,6 +289,7 @@ Suite *suite_life(void)
     Suite *s = suite_create("life");
     TCase *t = tcase_create("life");
     tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_add_test(t, a_configured_policy_is_led_through_its_life);
     tcase_add_test(t, a_version_goes_the_whole_way_and_back);
     tcase_add_test(t, nobody_approves_what_is_their_own);
     tcase_add_test(t, a_replay_names_what_would_change);
