@@ -1,5 +1,5 @@
 /* metrics_text.c — GET /metrics: Prometheus text of the status snapshot. Labels are bounded: tiers, stages, policy kinds, gates of the live rollout. */
-#include "controller/api.h"
+#include "controller/fault_lab.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -140,6 +140,19 @@ static void policy_metrics(struct page *p, struct kv_app *app)
     for (int i = 0; i < KV_POLICY_KINDS; i++) fprintf(p->f, "kvasir_policy_faults_total{kind=\"%s\"} %llu\n", kv_policy_kind_name(v[i].kind), (unsigned long long)v[i].faults);
 }
 
+static void fault_metrics(struct page *p, struct kv_app *app)
+{
+    struct kv_fault_view v;
+    int armed = 0;
+    if (app->fault_lab) head(p, "kvasir_fault_hits_total", "counter", "how often an injected fault struck");
+    for (int k = 0; app->fault_lab && k < KV_FAULTS; k++) {
+        kv_faults_view(kv_fault_lab_faults(app->fault_lab), (enum kv_fault)k, &v);
+        armed += v.armed;
+        fprintf(p->f, "kvasir_fault_hits_total{fault=\"%s\"} %llu\n", kv_fault_info((enum kv_fault)k)->name, (unsigned long long)v.hits);
+    }
+    gauge(p, "kvasir_faults_armed", "faults that are armed by an operator", armed);
+}
+
 KV_HANDLER(kv_metrics)
 {
     struct kv_app *app = r->app;
@@ -159,6 +172,7 @@ KV_HANDLER(kv_metrics)
     release_metrics(&p, v);
     gate_metrics(&p, app->control, v->rollout);
     policy_metrics(&p, app);
+    fault_metrics(&p, app);
     gauge(&p, "kvasir_http_connections", "open connections", kv_http_connections(app->http));
     gauge(&p, "kvasir_event_readers", "open event streams", kv_events_readers(app->events));
     counter(&p, "kvasir_receipts_total", "receipts in the store", v->store.receipts);

@@ -168,12 +168,14 @@ class Arming(unittest.TestCase):
             done = kvasir(d, "fault", "arm", "block_reuse_before_callback", "--tenant", "local", "--session", "mine", "--count", "2")
             self.assertEqual(done.returncode, 0, done.stderr)
             armed = d.get("/api/v1/status")[1]["faults"]
+            self.assertIn("\nkvasir_faults_armed 1\n", d.get("/metrics")[1])
             self.assertEqual([(f["name"], f["scope"]) for f in armed["armed"]], [("block_reuse_before_callback", {"tenant": "local", "session": "mine"})])
             self.assertEqual(self.ask(d, "other"), plain)
             self.assertEqual(self.hits(d, "block_reuse_before_callback"), 0)
             self.assertEqual(self.ask(d, "mine"), plain)
             self.assertEqual(self.hits(d, "block_reuse_before_callback"), 2)
             self.assertEqual(d.get("/api/v1/status")[1]["faults"]["armed"], [], "its count is used up")
+            self.assertIn('\nkvasir_fault_hits_total{fault="block_reuse_before_callback"} 2\n', d.get("/metrics")[1])
 
     def test_arming_needs_the_right(self):
         tokens = [{"name": n, "sha256": hashlib.sha256(n.encode()).hexdigest(), "rights": [n]} for n in ("viewer", "operator", "infer")]
