@@ -17,7 +17,8 @@ PEER_PACKAGE, PEER_VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
 GOALS = [("decode/*/depth-0", {"ratio": 0.75, "peer_ratio": 1.1}), ("decode/*/depth-4096", {"ratio": 0.8, "peer_ratio": 1.8}),
          ("decode/*/depth-16384", {"ratio": 0.8, "peer_ratio": 2.4}), ("decode/*/depth-32768", {"ratio": 0.8, "peer_ratio": 3}),
          ("prefill/*/q8_0/512", {"peer_ratio": 2}), ("prefill/*/f16/512", {"peer_ratio": 1}), ("speedup/*/batch-8", {"value": 3}),
-         ("attention/32k/*", {"ratio": 0.85}), ("tier/*", {"ratio": 0.6}), ("http/*", {"ratio": 0.5}),
+         ("attention/32k/*", {"ratio": 0.85}), ("tier/promote/*", {"ratio": 0.8}), ("tier/demote/*", {"ratio": 0.8}), ("tier/stage/*", {"ratio": 0.9}), ("tier/disk/*x1MiB*", {"ratio": 0.8}),
+         ("tier/directory/lookup-lease", {"value": 2e6}), ("restore/*/speedup", {"value": 20}), ("http/*", {"ratio": 0.5}),
          ("select/quest/depth*", {"ratio": 0.6}), ("select/clusterkv/depth*", {"ratio": 0.6}), ("select/quest/speedup*", {"value": 2}),
          ("select/clusterkv/speedup*", {"value": 2}), ("select/shadow/share*", {"ratio": 1})]
 SHAPES, TYPES = ("135m", "1b"), ("q8_0", "f16")
@@ -40,7 +41,7 @@ def jobs(build, only, peer):
     program = lambda stem: os.path.join(build, "bench", stem)
     for stem in sorted(os.path.splitext(f)[0] for f in os.listdir(os.path.join(ROOT, "bench")) if f.endswith(".c")):
         if stem not in ("decode", "peer") and stem.startswith(only):
-            yield program(stem), []
+            yield program(stem), [model(build, "135m", "q8_0"), "--name", "135m/8192"] if stem == "restore" else []
     libraries, threads = fetch_peer(build) if peer else None, "2"
     for label in (f"{shape}/{kind}" for shape in SHAPES for kind in TYPES):
         for part in PARTS:

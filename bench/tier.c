@@ -173,6 +173,49 @@ static void staging(double floor_rate)
     kv_arena_destroy(host);
 }
 
+/* What of the fetches the staging hides under computing, beside what the two-slot recurrence fed with the fetch and compute times of the same step says
+ * can be hidden. Computing keeps a core busy as long as a fetch takes. */
+static void hiding(void)
+{
+    enum { LAYERS = 16, BLOCKS = SLABS / LAYERS };
+    struct kv_layer_timing t[LAYERS];
+    struct kv_arena *host;
+    struct kv_cache c;
+    struct kv_placement_ctx *ctx;
+    struct kv_error err;
+    double hidden = 0, hidable = 0, share = -1, fetch_us = 500;
+    size_t slab = kv_slab_bytes(KV_F16, 8, 128);
+    struct kv_placement_config pc = {LAYERS, 8, 128, KV_F16, 2 * slab * BLOCKS, 0, 0};
+    check(kv_arena_create(slab, slab * SLABS, &host), "arena");
+    check(kv_cache_init(&c, LAYERS, 8, 128, KV_F16, BLOCKS * KV_BLOCK_ROWS), "cache");
+    check(kv_cache_reserve(&c, host, BLOCKS * KV_BLOCK_ROWS), "reserve");
+    c.n_rows = BLOCKS * KV_BLOCK_ROWS;
+    c.n_sealed = BLOCKS;
+    for (int i = 0; i < LAYERS * BLOCKS; i++) memset(c.slab[i], i, slab);
+    check(kv_placement_ctx_create(&pc, &ctx, &err), "placement");
+    const struct kv_placement *p = kv_placement_find("layerwise");
+    for (int pass = 0; pass < PASSES; pass++) {
+        kv_placement_step_begin(ctx);
+        p->prefetch(ctx, &c, 0);
+        for (int32_t l = 0; l < LAYERS; l++) {
+            check(p->acquire(ctx, &c, l), "acquire");
+            if (l + 1 < LAYERS) p->prefetch(ctx, &c, l + 1);
+            for (double until = kv_now_us() + 1.2 * fetch_us; kv_now_us() < until;) continue;
+            p->release(ctx, &c, l);
+        }
+        (void)kv_placement_step_end(ctx);
+        kv_placement_timings(ctx, t, LAYERS);
+        double fetch = 0, stall = 0, predicted = 0;
+        for (int l = 0; l < LAYERS; l++) fetch += t[l].fetch_us, stall += t[l].stall_us, predicted += t[l].predicted_stall_us;
+        fetch_us = fetch / LAYERS;
+        if (fetch > predicted && (fetch - stall) / (fetch - predicted) > share) share = (fetch - stall) / (fetch - predicted), hidden = fetch - stall, hidable = fetch - predicted;
+    }
+    line("stage/hidden", hidden, "us of a step", hidable);
+    kv_placement_ctx_destroy(ctx);
+    kv_cache_free(&c, host);
+    kv_arena_destroy(host);
+}
+
 /* ---------------------------------------------------------------- disk */
 
 static double cipher_rate(bool open)
@@ -456,6 +499,7 @@ int main(void)
     line("memcpy-256KiB", floor_rate, "GB/s", 0);
     memory_tiers(floor_rate);
     staging(memcpy_rate(kv_now_us)); /* two threads: by the clock, like its floor */
+    hiding();
     directory_rates();
     hit_rates();
     disk_tier();
