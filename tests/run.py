@@ -50,7 +50,7 @@ def unit(tally, build, env):
 
 def soak(tally, build, env):
     """Suites whose length follows KVASIR_SOAK."""
-    for suite in ("crash", "directory", "disk", "schedules"):
+    for suite in ("crash", "rollback_race", "directory", "disk", "schedules"):
         status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {**env, "CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}, 7200)
         found = re.search(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", output)
         checks, bad = (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 1)
