@@ -215,7 +215,8 @@ static int act(const struct kv_cli *cli, const struct kv_verb *verb, const struc
     if (cli->json) json_dumpf(answer, stdout, JSON_INDENT(2)), putchar('\n');
     else if (back) print_rollback(back);
     else if (!write) print_rollout(now);
-    else printf("%s: %s %.4g %%\n", id, json_string_value(json_object_get(now, "stage")), 100 * json_number_value(json_object_get(now, "fraction")));
+    else printf("%s: %s %.4g %%%s\n", id, json_string_value(json_object_get(now, "stage")), 100 * json_number_value(json_object_get(now, "fraction")),
+                json_is_true(json_object_get(now, "paused")) ? ", paused" : "");
     json_decref(answer);
 done:
     json_decref(body);

@@ -55,8 +55,8 @@ struct kv_wish kv_app_begin_verb(struct kv_app *a, const struct kv_verb *verb)
     else if (!strcmp(verb->name, "show") || !strcmp(verb->name, "history")) kv_app_show(a, KV_VIEW_ROLLOUT);
     else if (a->readonly) kv_app_say(a, KV_STYLE_WARN, "this console is read-only (--readonly)");
     else if (kv_app_stale(a) && !is_rollback) kv_app_say(a, KV_STYLE_WARN, "the data is stale; nothing is changed until the server answers again");
-    else if (!strcmp(verb->name, "create")) kv_app_say(a, KV_STYLE_NORMAL, "create with: kvasir rollout create -f FILE.json");
-    else if (!a->rollout) kv_app_say(a, KV_STYLE_WARN, "there is no rollout; create one: kvasir rollout create -f FILE.json");
+    else if (!strcmp(verb->name, "create")) kv_app_say(a, KV_STYLE_NORMAL, "create with: kvasir rollout apply -f FILE.json");
+    else if (!a->rollout) kv_app_say(a, KV_STYLE_WARN, "there is no rollout; create one: kvasir rollout apply -f FILE.json");
     else if (why) kv_app_say(a, KV_STYLE_WARN, "%s: %s", verb->name, why);
     else if (verb->danger == KV_VERB_SAFE) return (struct kv_wish){.kind = KV_WISH_VERB, .verb = verb};
     else ask(a, verb);

@@ -150,6 +150,7 @@ void kv_table_print(const struct kv_table *t, const json_t *rows)
     for (const struct kv_column *c = t->column; c->title; c++) printf("%-*s%s", c->width, c->title, c[1].title ? "  " : "\n");
     size_t i;
     json_t *row;
+    if (!json_array_size(rows)) puts("none");
     json_array_foreach(rows, i, row) {
         for (const struct kv_column *c = t->column; c->title; c++) {
             char text[512];
