@@ -21,7 +21,8 @@ struct options {
     char *params[MAX_PARAMS];
     int n_params, length, samples, threads, budget; /* budget -1: length / 8 where every method is asked, else the methods' own */
     long long seed;
-    double sampled, gate;
+    double sampled, gate, link; /* link: bytes per second of an emulated one; 0: none */
+    bool baselines;
 };
 
 struct evaluation {
@@ -31,6 +32,7 @@ struct evaluation {
     int n_suites;
     struct kv_trial_setup setup[MAX_PIPELINES * 8];
     char variant[MAX_PIPELINES * 8][48];
+    const char *named[MAX_PIPELINES]; /* of the source's baselines; NULL: it is none */
     int n_setups;
     struct kv_task *tasks; /* [samples] of the suite in work */
     json_t *rows, *verdicts;
@@ -44,7 +46,7 @@ struct evaluation {
 static int usage(const char *why)
 {
     fprintf(stderr, "kvasir eval: %s\nusage: kvasir eval [--suite A,B…] [--pipeline P,Q… [--param key=value]…] [--budget ROWS] [--length TOKENS] [--samples N]\n"
-                    "                   [--sweep METHOD] [--gate MASS] [--sampled SHARE] [--seed N] [--threads N] [--model M] [--prose FILE] [--json]\nsuites:\n", why);
+                    "                   [--sweep METHOD | --baselines [--link BYTES_PER_SECOND]] [--gate MASS] [--sampled SHARE] [--seed N] [--threads N] [--model M] [--prose FILE] [--json]\nsuites:\n", why);
     for (size_t i = 0; i < kv_suite_count(); i++) fprintf(stderr, "  %-16s %s\n", kv_suite_at(i)->name, kv_suite_at(i)->title);
     return KV_EXIT_USAGE;
 }
@@ -66,25 +68,32 @@ static const char *parse(int argc, char **argv, struct options *o)
         const struct { const char *name; int *to, least, most; } numbers[] = {
             {"--length", &o->length, LEAST_LENGTH, 1 << 20}, {"--samples", &o->samples, 1, MAX_SAMPLES}, {"--threads", &o->threads, 0, 256},
             {"--budget", &o->budget, 0, 1 << 20}};
-        double *share = !strcmp(a, "--gate") ? &o->gate : !strcmp(a, "--sampled") ? &o->sampled : NULL;
+        if (!strcmp(a, "--baselines")) {
+            o->baselines = true;
+            continue;
+        }
+        double *rate = !strcmp(a, "--link") ? &o->link : NULL, *share = !strcmp(a, "--gate") ? &o->gate : !strcmp(a, "--sampled") ? &o->sampled : NULL;
         size_t n = 0;
         while (n < sizeof numbers / sizeof *numbers && strcmp(numbers[n].name, a)) n++;
         bool number = n < sizeof numbers / sizeof *numbers, param = !strcmp(a, "--param"), seed = !strcmp(a, "--seed");
-        snprintf(why, sizeof why, text || number || param || share || seed ? "%s needs a value" : "unknown option '%s'", a);
-        if (!(text || number || param || share || seed) || !v || (param && o->n_params == MAX_PARAMS)) return why;
+        snprintf(why, sizeof why, text || number || param || share || rate || seed ? "%s needs a value" : "unknown option '%s'", a);
+        if (!(text || number || param || share || rate || seed) || !v || (param && o->n_params == MAX_PARAMS)) return why;
         long long value = 0;
         char *end = NULL;
         snprintf(why, sizeof why, "%s cannot be '%s'", a, v);
         if (text) *text = v;
         else if (param) o->params[o->n_params++] = argv[i + 1];
+        else if (rate && (!((*rate = strtod(v, &end)) > 0 && *rate <= 1e15) || *end || end == v)) return why;
         else if (share && (!((*share = strtod(v, &end)) >= 0 && *share <= 1) || *end || end == v)) return why;
         else if (seed && !whole_number(v, 0, 1LL << 53, &o->seed)) return why;
         else if (number && !whole_number(v, numbers[n].least, numbers[n].most, &value)) return why;
         else if (number) *numbers[n].to = (int)value;
         i++;
     }
+    if (o->baselines && o->sweep) return "--baselines and --sweep exclude each other";
+    if (o->link > 0 && !o->baselines) return "--link goes with --baselines";
     if (o->sweep && o->pipelines) return "--sweep names the method itself; leave --pipeline out";
-    if (o->n_params && !o->pipelines && !o->sweep) return "--param needs one --pipeline";
+    if (o->n_params && !o->pipelines && !o->sweep && !o->baselines) return "--param needs one --pipeline";
     return NULL;
 }
 
@@ -153,6 +162,36 @@ static enum kv_status choose_pipelines(struct evaluation *v, struct kv_error *er
     return KV_OK;
 }
 
+static struct kv_trial_setup *add_named(struct evaluation *v, const char *name, const struct kv_trial_setup *s)
+{
+    v->named[v->n_setups] = name;
+    v->setup[v->n_setups] = *s;
+    return &v->setup[v->n_setups++];
+}
+
+/* The source's seven (0x09E); the first, all rows resident, is the exact baseline of every evaluation. */
+static enum kv_status choose_baselines(struct evaluation *v, struct kv_error *err)
+{
+    const struct options *o = v->o;
+    int budget = o->budget > 0 ? o->budget : o->length / 8 < KV_BUDGET_LEAST ? KV_BUDGET_LEAST : o->length / 8;
+    enum kv_status status = add_setup(v, o->pipelines ? o->pipelines : "quest", budget, err);
+    if (status != KV_OK) return status;
+    struct kv_trial_setup retrieval = v->setup[0], offload = {.pipeline = kv_pipeline_find("layerwise"), .n_threads = o->threads, .max_omitted_mass = 1, .link_bytes_per_second = o->link};
+    if (!retrieval.pipeline->selector) return kv_fail(err, KV_BAD_ARGUMENT, "--pipeline", "%s selects nothing; name one pipeline that does", retrieval.pipeline->name);
+    v->n_setups = 0;
+    kv_params_default(offload.pipeline, &offload.params);
+    add_named(v, "exact offload, no overlap", &offload)->serial = true;
+    add_named(v, "exact offload, pipelined", &offload);
+    add_named(v, "static window, exact offload", &offload)->window_rows = budget;
+    struct kv_trial_setup *oracle = add_named(v, "retrieval, full-attention oracle", &retrieval);
+    oracle->sampled = 1;
+    oracle->max_omitted_mass = 1;
+    struct kv_trial_setup *fallback = add_named(v, "retrieval, exact fallback", &retrieval);
+    if (kv_params_get(fallback->pipeline, &fallback->params, "estimate_rows") == 0) kv_params_set(fallback->pipeline, &fallback->params, "estimate_rows", o->length / 32 > 64 ? 64 : o->length / 32, NULL);
+    add_named(v, "recompute", &(struct kv_trial_setup){.n_threads = o->threads, .max_omitted_mass = 1, .cold = true});
+    return KV_OK;
+}
+
 /* The sweep's setups: the first one, and one more for every other value of every parameter in the method's ablations. */
 static enum kv_status expand_sweep(struct evaluation *v, struct kv_error *err)
 {
@@ -198,7 +237,8 @@ static const char *prose_of(const struct options *o, char **owned, size_t *n, st
 
 static void show(struct evaluation *v, const struct kv_eval_row *row)
 {
-    if (v->json) json_array_append_new(v->rows, kv_eval_row_json(row));
+    if (!v->json && row->baseline_name) kv_eval_baseline_row(row);
+    else if (v->json) json_array_append_new(v->rows, kv_eval_row_json(row));
     else kv_eval_table_row(row);
 }
 
@@ -212,8 +252,10 @@ static enum kv_status run_suite(struct evaluation *v, const struct kv_suite *sui
     kv_progress_line_end(&v->line);
     if (status != KV_OK) return status;
     const char *insane = kv_trial_insane(suite, &baseline, v->tasks);
-    if (!v->json) kv_eval_table_head(suite, o->length, o->samples);
-    show(v, &(struct kv_eval_row){.suite = suite, .setup = &exact, .trial = &baseline, .tasks = v->tasks, .insane = insane});
+    if (!v->json && o->baselines) kv_eval_baseline_head(suite, o->length, o->samples, o->link > 0);
+    else if (!v->json) kv_eval_table_head(suite, o->length, o->samples);
+    show(v, &(struct kv_eval_row){.suite = suite, .setup = &exact, .trial = &baseline, .tasks = v->tasks, .insane = insane,
+                                  .baseline_name = o->baselines ? "full cache, resident" : NULL});
     json_array_append_new(v->verdicts, json_pack("{s:s,s:b,s:s?}", "suite", suite->name, "sane", !insane, "reason", insane));
     v->scored += !insane;
     for (int i = 0; !insane && status == KV_OK && i < v->n_setups; i++) {
@@ -221,7 +263,7 @@ static enum kv_status run_suite(struct evaluation *v, const struct kv_suite *sui
         status = kv_trial_run(v->model, &v->setup[i], suite, v->tasks, o->samples, progress, v, &trial, err);
         kv_progress_line_end(&v->line);
         if (status != KV_OK) break;
-        show(v, &(struct kv_eval_row){.suite = suite, .setup = &v->setup[i], .variant = o->sweep ? v->variant[i] : NULL, .trial = &trial, .baseline = &baseline,
+        show(v, &(struct kv_eval_row){.suite = suite, .setup = &v->setup[i], .variant = o->sweep ? v->variant[i] : NULL, .baseline_name = v->named[i], .trial = &trial, .baseline = &baseline,
                                       .tasks = v->tasks});
         kv_trial_free(&trial);
     }
@@ -272,7 +314,7 @@ int kv_cmd_eval(int argc, char **argv, const struct kv_cli *cli)
     if (s != KV_OK) goto done;
     *v = (struct evaluation){.o = &o, .rows = json_array(), .verdicts = json_array(), .json = cli->json, .line.unit = "samples"};
     s = choose_suites(v, &err);
-    if (s == KV_OK) s = choose_pipelines(v, &err);
+    if (s == KV_OK) s = o.baselines ? choose_baselines(v, &err) : choose_pipelines(v, &err);
     if (s == KV_OK && o.sweep) s = expand_sweep(v, &err);
     if (s == KV_OK && !o.model) {
         static char unset[] = "";

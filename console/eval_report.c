@@ -56,6 +56,14 @@ json_t *kv_eval_row_json(const struct kv_eval_row *r)
     json_t *o = json_pack("{s:s,s:s,s:o,s:i}", "suite", r->suite->name, "pipeline", r->setup->pipeline ? r->setup->pipeline->name : "resident", "params",
                           params_json(r->setup), "samples", (int)t->n);
     if (r->variant) json_object_set_new(o, "variant", json_string(r->variant));
+    if (r->baseline_name) {
+        const struct kv_tier_stats *device = &t->stats.tier[0];
+        json_object_set_new(o, "baseline", json_string(r->baseline_name));
+        json_object_set_new(o, "emulated", json_boolean(r->setup->link_bytes_per_second > 0));
+        json_object_set_new(o, "moved_bytes_a_token", number(over((double)device->bytes_in, t->n_token_us)));
+        json_object_set_new(o, "stall_us", number(over(t->stall_us_sum, t->n_stalls)));
+        json_object_set_new(o, "cold_ms", number(over(t->cold_us_sum / 1e3, t->n)));
+    }
     json_object_set_new(o, "measure", json_string(r->suite->kind == KV_SUITE_TEXT ? "nats_per_token" : r->suite->kind == KV_SUITE_LIST ? "words" : "accuracy"));
     if (!r->insane || !r->baseline) {
         json_object_set_new(o, "score", interval(f.score));
@@ -110,5 +118,25 @@ void kv_eval_table_row(const struct kv_eval_row *r)
            shown(a[2], 24, "%.1f%%", 100 * f.attended), shown(a[3], 24, "%.1f", f.select_us), shown(a[4], 24, "%.0f B", f.select_bytes),
            shown(a[5], 24, "%.1f%%", 100 * f.fallback), shown(a[6], 24, "%.0f", kv_trial_token_us(r->trial, 0.5)));
     if (!r->baseline && r->insane) printf("    not scored below: %s\n", r->insane);
+    fflush(stdout);
+}
+
+void kv_eval_baseline_head(const struct kv_suite *s, int32_t length, int32_t samples, bool emulated)
+{
+    printf("\n%s — %s; %d tasks of %d tokens; the source's seven baselines%s\n", s->name, s->title, samples, length, emulated ? "; link emulated" : "");
+    printf("  %-34s %-11s %-23s %9s %9s %9s %11s %8s %8s %8s\n", "baseline", "pipeline", s->kind == KV_SUITE_TEXT ? "nats less exact (95 %)" : "score less exact (95 %)", "token us",
+           "stall us", "cold ms", "moved/token", "omitted", "error", "fallback");
+}
+
+void kv_eval_baseline_row(const struct kv_eval_row *r)
+{
+    struct figures f = figures_of(r);
+    const struct kv_trial *t = r->trial;
+    char difference[48] = "–", a[7][24];
+    if (r->baseline && !r->insane) snprintf(difference, sizeof difference, "%+.3f [%+.3f, %+.3f]", f.difference.value, f.difference.lower, f.difference.upper);
+    printf("  %-34s %-11s %-23s %9s %9s %9s %11s %8s %8s %8s\n", r->baseline_name, r->setup->pipeline ? r->setup->pipeline->name : "resident", difference,
+           shown(a[0], 24, "%.0f", kv_trial_token_us(t, 0.5)), shown(a[1], 24, "%.0f", over(t->stall_us_sum, t->n_stalls)), shown(a[2], 24, "%.2f", over(t->cold_us_sum / 1e3, t->n)),
+           shown(a[3], 24, "%.0f B", over((double)t->stats.tier[0].bytes_in, t->n_token_us)), shown(a[4], 24, "%.4f", f.mass), shown(a[5], 24, "%.4f", f.error),
+           shown(a[6], 24, "%.1f%%", 100 * f.fallback));
     fflush(stdout);
 }

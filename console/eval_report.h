@@ -10,6 +10,7 @@ struct kv_eval_row {
     const struct kv_suite *suite;
     const struct kv_trial_setup *setup;
     const char *variant;              /* "page_rows=8" in a sweep; NULL else */
+    const char *baseline_name;        /* which of the source's baselines it is; NULL else */
     const struct kv_trial *trial, *baseline; /* baseline NULL: this is it */
     const struct kv_task *tasks;
     const char *insane;               /* why the suite is not scored; NULL: it is */
@@ -18,5 +19,7 @@ struct kv_eval_row {
 json_t *kv_eval_row_json(const struct kv_eval_row *r);
 void kv_eval_table_head(const struct kv_suite *s, int32_t length, int32_t samples);
 void kv_eval_table_row(const struct kv_eval_row *r);
+void kv_eval_baseline_head(const struct kv_suite *s, int32_t length, int32_t samples, bool emulated);
+void kv_eval_baseline_row(const struct kv_eval_row *r);
 
 #endif

@@ -220,6 +220,8 @@ KV_HANDLER(kv_api_rollouts_create)
     uint64_t id;
     actor(r, who);
     enum kv_status st = q ? kv_api_rollout_parse(r->json, q, err) : kv_fail(err, KV_OUT_OF_MEMORY, "rollout", "no memory for the rollout");
+    const struct kv_pipeline *p = !st ? kv_pipeline_find(q->pipeline) : NULL;
+    if (p && p->built) st = kv_engine_check(((struct kv_app *)r->app)->engine, p, &q->params, err); /* now, not when it is to serve */
     if (!st) st = kv_control_create_rollout(((struct kv_app *)r->app)->control, q, who, &id, err);
     free(q);
     return st ? st : reply_rollout(r, id, 201, err);

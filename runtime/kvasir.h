@@ -189,6 +189,8 @@ struct kv_engine_config {
     uint64_t swap_bytes;            /* memory beside the arena for rows of paused requests; 0: they are kept or recomputed; default 256 MiB */
     double link_bytes_per_second;   /* > 0: emulated link model of the device tier */
     double link_latency_us;
+    bool serial_transfers;          /* evaluation: no transfer overlaps with computing */
+    int32_t window_rows;            /* evaluation: the newest rows of a staged sequence stay on the device */
     int32_t iteration_us;           /* bound of one iteration's prefill share; default 50000 */
     int32_t prefill_chunk;          /* tokens; default 256 */
     bool prefix_reuse;              /* rows of a prefix computed before, in the same tenant's namespace, are not computed again; default true */
@@ -311,6 +313,9 @@ void kv_stream_cancel(struct kv_stream *s);
 void kv_stream_close(struct kv_stream *s); /* cancels if running; frees */
 
 /* --- release. The release word is one atomic: latch bit | epoch. */
+
+/* Any thread. Whether this model's heads can take these parameters: NOT_BUILT, BAD_ARGUMENT with the parameter's name. install asks it too. */
+enum kv_status kv_engine_check(const struct kv_engine *e, const struct kv_pipeline *p, const struct kv_params *params, struct kv_error *err);
 
 /* Control thread. Installs a candidate (or NULL: none) to which requests may be assigned; shadow: compute it beside the baseline on
  * sampled units without serving it. Takes effect between iterations. epoch becomes current if the word still equals `expected` and is not latched;

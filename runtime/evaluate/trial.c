@@ -71,6 +71,7 @@ static void drain(struct kv_engine *e, struct kv_trial *t)
     for (size_t got; (got = kv_engine_samples(e, s, SAMPLES)) > 0;)
         for (size_t i = 0; i < got; i++) {
             if (s[i].kind == KV_SAMPLE_TOKEN) push_token_us(t, s[i].token_us);
+            if (s[i].kind == KV_SAMPLE_STALL) t->stall_us_sum += s[i].token_us, t->n_stalls++;
             if (s[i].kind != KV_SAMPLE_UNIT) continue;
             t->units++;
             t->unit_bytes += s[i].bytes;
@@ -82,11 +83,22 @@ static void drain(struct kv_engine *e, struct kv_trial *t)
         }
 }
 
+/* What it takes before rows that are not where they are computed with can be read. */
+static double cold_us(const struct kv_engine *e, const struct kv_trial_setup *setup, const struct kv_request_stats *st)
+{
+    struct kv_layer_timing layer[256];
+    int32_t n = kv_engine_layer_timings(e, layer, 256);
+    double fetch_us = 0;
+    if (setup->cold) return (double)(st->ttft_us - st->queued_us);
+    for (int32_t i = 0; i < n; i++) fetch_us += layer[i].fetch_us;
+    return fetch_us;
+}
+
 static enum kv_status run_task(struct kv_engine *e, const struct kv_model *m, const struct kv_suite *suite, const struct kv_task *task,
-                               bool served, struct kv_trial *t, double *score, struct kv_error *err)
+                               const struct kv_trial_setup *setup, struct kv_trial *t, double *score, struct kv_error *err)
 {
     struct likelihood likelihood = {.task = task};
-    bool text = suite->kind == KV_SUITE_TEXT;
+    bool text = suite->kind == KV_SUITE_TEXT, served = setup->pipeline != NULL;
     struct kv_request q = {.prompt = task->ids, .n_prompt = task->n_context, .max_tokens = task->n_question + task->n_answer,
                            .force = task->ids + task->n_context, .n_force = task->n_question, .ignore_eos = true,
                            .sampling = {.top_p = 1, .repetition_penalty = 1}, .contract = served ? KV_APPROXIMATE : KV_EXACT,
@@ -107,6 +119,7 @@ static enum kv_status run_task(struct kv_engine *e, const struct kv_model *m, co
         return kv_fail(err, KV_INTERNAL, "evaluation", "the pipeline did not serve: the request fell back to the baseline");
     drain(e, t);
     t->ttft_us_sum += (double)st.ttft_us;
+    t->cold_us_sum += cold_us(e, setup, &st);
     char out[8 * MAX_GENERATED + 1];
     size_t len = 0;
     if (!text) kv_detokenize(m, ids, (size_t)n, false, out, sizeof out - 1, &len);
@@ -126,6 +139,9 @@ static enum kv_status start(struct kv_model *m, const struct kv_trial_setup *set
     c.iteration_us = INT32_MAX; /* whole chunks: nobody else waits */
     c.shadow_fraction = setup->sampled;
     c.shadow_queue = 4096;
+    c.serial_transfers = setup->serial;
+    c.window_rows = setup->window_rows;
+    c.link_bytes_per_second = setup->link_bytes_per_second;
     c.index_share = 0; /* every token after the prompt is selected for */
     enum kv_status status = kv_engine_create(m, &c, out, err);
     if (status != KV_OK) return status;
@@ -148,7 +164,7 @@ enum kv_status kv_trial_run(struct kv_model *m, const struct kv_trial_setup *set
     struct kv_engine *e = NULL;
     enum kv_status status = out->score ? start(m, setup, &e, err) : kv_fail(err, KV_OUT_OF_MEMORY, "evaluation", "no memory for %d scores", n);
     for (int32_t i = 0; status == KV_OK && i < n; i++) {
-        status = run_task(e, m, suite, &tasks[i], setup->pipeline != NULL, out, &out->score[i], err);
+        status = run_task(e, m, suite, &tasks[i], setup, out, &out->score[i], err);
         if (progress) progress(ctx, i + 1);
     }
     if (status == KV_OK) {

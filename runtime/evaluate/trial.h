@@ -13,6 +13,10 @@ struct kv_trial_setup {
     int32_t n_threads;
     double sampled;        /* share of units set beside the dense reference */
     double max_omitted_mass; /* the gate's; > 1: everything is accepted */
+    bool serial;           /* of an exact offload: nothing overlaps */
+    int32_t window_rows;   /* of an exact offload: the newest rows are never moved */
+    double link_bytes_per_second; /* > 0: emulated link */
+    bool cold;             /* the context's rows are gone when the question comes: they are computed again */
 };
 
 struct kv_trial {
@@ -24,6 +28,9 @@ struct kv_trial {
     double *token_us;      /* [n_token_us] work of each token decoded */
     int32_t n_token_us, cap_token_us;
     double ttft_us_sum;
+    double cold_us_sum;    /* until the context's rows can be read: moved (sum of a step's fetches), or computed again */
+    double stall_us_sum;   /* exposed transfer waits, of n_stalls steps */
+    int32_t n_stalls;
     struct kv_engine_stats stats;
 };
 

@@ -14,7 +14,7 @@ struct slot {
     enum slot_state state;
     struct kv_transfer_id id; /* what a completion must match */
     const struct kv_cache *owner;
-    int32_t layer, n_sealed;
+    int32_t layer, n_sealed, n_moved; /* moved: the sealed ones before the window */
     int32_t n_slabs, cap;
     uint8_t **slab; /* [cap] of the device arena; n_slabs taken so far */
     struct kv_completion fetched;
@@ -103,7 +103,7 @@ enum kv_status kv_layerwise_complete(struct kv_layerwise *w, const struct kv_com
     s->fetched = *done;
     s->state = SLOT_READY;
     enum kv_status r = done->status;
-    if (r == KV_OK && done->bytes != (uint64_t)s->n_sealed * w->slab_bytes) r = KV_SHORT_COPY;
+    if (r == KV_OK && done->bytes != (uint64_t)s->n_moved * w->slab_bytes) r = KV_SHORT_COPY;
     if (r != KV_OK) {
         s->state = SLOT_FREE;
         w->failures++;
@@ -153,16 +153,17 @@ static enum kv_status fill(struct kv_layerwise *w, struct slot *s, const struct 
     s->owner = c;
     s->layer = layer;
     s->n_sealed = c->n_sealed;
+    s->n_moved = c->n_sealed > w->config.window_blocks ? c->n_sealed - w->config.window_blocks : 0;
     s->id = (struct kv_transfer_id){.destination = (uint32_t)(s - w->slots), .allocation_generation = ++w->next_allocation,
                                     .owner = (uint64_t)(uintptr_t)c, .transfer_generation = ++w->next_transfer};
-    if (c->n_sealed == 0) { /* nothing to fetch: every block is open and comes at acquire */
+    if (s->n_moved == 0) { /* nothing to fetch: every block is open and comes at acquire, or in the window */
         s->fetched = (struct kv_completion){.id = s->id, .start_us = kv_now_us()};
         s->fetched.end_us = s->fetched.start_us;
         s->state = SLOT_READY;
         return KV_OK;
     }
-    for (int32_t b = 0; b < c->n_sealed; b++) w->src[b] = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)b];
-    enum kv_status r = kv_mover_submit(w->mover, s->id, c->n_sealed, w->slab_bytes, w->src, s->slab);
+    for (int32_t b = 0; b < s->n_moved; b++) w->src[b] = c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)b];
+    enum kv_status r = kv_mover_submit(w->mover, s->id, s->n_moved, w->slab_bytes, w->src, s->slab);
     if (r != KV_OK) return r;
     s->state = SLOT_FILLING;
     return KV_OK;
@@ -180,7 +181,7 @@ static enum kv_status layerwise_admit(struct kv_placement_ctx *ctx, int32_t max_
 static void layerwise_prefetch(struct kv_placement_ctx *ctx, struct kv_cache *c, int32_t layer)
 {
     struct kv_layerwise *w = ctx->layerwise;
-    if (!w->mover || layer < 0 || layer >= c->n_layers) return;
+    if (!w->mover || w->config.serial || layer < 0 || layer >= c->n_layers) return;
     drain(w);
     struct slot *s = slot_of(w, c, layer) ? NULL : free_slot(w);
     /* Both slots busy, or no room: acquire fetches it then, and the stall shows. */
@@ -211,7 +212,7 @@ static void measure_acquire(struct kv_layerwise *w, struct slot *s, double ask_u
 /* A completion that comes when its slot is no longer what it was: it must be refused, and the slot is given up. */
 static enum kv_status complete_late(struct kv_layerwise *w, struct slot *s, enum kv_status why)
 {
-    struct kv_completion late = s->state == SLOT_READY ? s->fetched : (struct kv_completion){.id = s->id, .status = KV_OK, .bytes = (uint64_t)s->n_sealed * w->slab_bytes};
+    struct kv_completion late = s->state == SLOT_READY ? s->fetched : (struct kv_completion){.id = s->id, .status = KV_OK, .bytes = (uint64_t)s->n_moved * w->slab_bytes};
     uint64_t counted = w->receipt_bytes;
     undo(w, s);
     if (why == KV_RECYCLED_DESTINATION) s->id.owner = ++w->next_transfer, s->state = SLOT_FILLING; /* somebody else's by now */
@@ -264,7 +265,8 @@ static enum kv_status layerwise_acquire(struct kv_placement_ctx *ctx, struct kv_
         memcpy(s->slab[b], c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)b], w->slab_bytes);
         w->bytes_in += w->slab_bytes;
     }
-    for (int32_t b = 0; b < c->n_blocks; b++) c->read[b] = s->slab[b];
+    for (int32_t b = 0; b < c->n_blocks; b++)
+        c->read[b] = b >= s->n_moved && b < c->n_sealed ? c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)b] : s->slab[b];
     return w->broken ? KV_INTERNAL : KV_OK;
 }
 

@@ -34,6 +34,8 @@ struct kv_placement_config {
     uint64_t device_bytes;        /* device arena, staging slots included */
     double link_bytes_per_second; /* > 0: emulated link */
     double link_latency_us;
+    bool serial;                  /* nothing moves ahead of its use */
+    int32_t window_blocks;        /* newest sealed blocks of a layer that are never moved: they are taken to be on the device already */
 };
 enum kv_status kv_placement_ctx_create(const struct kv_placement_config *c, struct kv_placement_ctx **out, struct kv_error *err);
 void kv_placement_ctx_destroy(struct kv_placement_ctx *ctx);

@@ -55,11 +55,13 @@ static enum kv_status infllm_create(const struct kv_params *p, int32_t d_head, i
     (void)seed;
     enum kv_status status = kv_selection_check(d_head, group, n_rows_max, err);
     if (status != KV_OK) return status;
+    if (p->value[REPRESENTATIVES] > p->value[UNIT_ROWS])
+        return kv_fail(err, KV_BAD_ARGUMENT, "representatives", "a unit of %g rows has no %g representatives", p->value[UNIT_ROWS], p->value[REPRESENTATIVES]);
     struct kv_selector *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "infllm", "no memory for a selector");
     s->d_head = d_head, s->group = group, s->cap = n_rows_max;
     s->unit_rows = (int32_t)p->value[UNIT_ROWS];
-    s->reps = (int32_t)p->value[REPRESENTATIVES] < s->unit_rows ? (int32_t)p->value[REPRESENTATIVES] : s->unit_rows;
+    s->reps = (int32_t)p->value[REPRESENTATIVES];
     infllm_tune(s, p);
     s->sink = (int32_t)p->value[SINK_ROWS];
     s->local = (int32_t)p->value[LOCAL_ROWS];

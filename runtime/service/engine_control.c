@@ -125,6 +125,18 @@ fail:
 
 /* ---------------------------------------------------------------- release */
 
+enum kv_status kv_engine_check(const struct kv_engine *e, const struct kv_pipeline *p, const struct kv_params *params, struct kv_error *err)
+{
+    const struct kv_selector_method *m = p->selector ? kv_selector_find(p->selector) : NULL;
+    if (!p->built || !p->placement || !kv_placement_find(p->placement) || (p->selector && !m))
+        return kv_fail(err, KV_NOT_BUILT, p->name, "pipeline %s is registered but not built", p->name);
+    if (!m) return KV_OK;
+    struct kv_selector *probe;
+    enum kv_status s = m->create(params, e->shape.d_head, e->shape.n_q_heads / e->shape.n_kv_heads, KV_BLOCK_ROWS, 0, &probe, err);
+    if (s == KV_OK) m->destroy(probe);
+    return s;
+}
+
 enum kv_status kv_engine_install(struct kv_engine *e, const struct kv_candidate *c, bool shadow, uint64_t expected_epoch,
                                  uint64_t epoch, struct kv_error *err)
 {
@@ -132,17 +144,11 @@ enum kv_status kv_engine_install(struct kv_engine *e, const struct kv_candidate 
     if (c) {
         const struct kv_pipeline *p = c->pipeline;
         if (!c->id || !p) return kv_fail(err, KV_BAD_ARGUMENT, "candidate", "a candidate needs an id other than 0 and a pipeline");
+        enum kv_status s = kv_engine_check(e, p, &c->params, err);
+        if (s != KV_OK) return s;
         a.candidate = *c;
-        a.placement = p->placement ? kv_placement_find(p->placement) : NULL;
+        a.placement = kv_placement_find(p->placement);
         a.method = p->selector ? kv_selector_find(p->selector) : NULL;
-        if (!p->built || !a.placement || (p->selector && !a.method))
-            return kv_fail(err, KV_NOT_BUILT, p->name, "pipeline %s is registered but not built", p->name);
-        if (a.method) { /* parameters that this model's heads cannot take are refused now, not request by request */
-            struct kv_selector *probe;
-            enum kv_status s = a.method->create(&c->params, e->shape.d_head, e->shape.n_q_heads / e->shape.n_kv_heads, KV_BLOCK_ROWS, 0, &probe, err);
-            if (s != KV_OK) return s;
-            a.method->destroy(probe);
-        }
     }
     if (epoch > KV_EPOCH_MAX) return kv_fail(err, KV_BAD_ARGUMENT, "epoch", "the epoch exceeds its range");
     /* Word and assignment move together under the lock; a rollback needs neither and wins by the word. */

@@ -69,11 +69,29 @@ class Eval(unittest.TestCase):
             self.assertIsNotNone(x["omitted_mass"]["mean"])
             self.assertIsNotNone(x["output_error"]["mean"])
 
+    def test_the_sources_seven_baselines_stand_side_by_side(self):
+        status, r, err = evaluate("--baselines", "--suite", "passkey", "--length", "320", "--samples", "6", "--budget", "64", "--link", "2e9")
+        self.assertEqual(status, 0, err)
+        rows = {x["baseline"]: x for x in r["rows"]}
+        self.assertEqual(list(rows), ["full cache, resident", "exact offload, no overlap", "exact offload, pipelined", "static window, exact offload", "retrieval, full-attention oracle",
+                                      "retrieval, exact fallback", "recompute"])
+        for name in ("exact offload, no overlap", "exact offload, pipelined", "static window, exact offload", "recompute"):
+            self.assertEqual([rows[name]["difference"][x] for x in ("value",)], [0], name)
+        serial, pipelined, window = (rows[n] for n in ("exact offload, no overlap", "exact offload, pipelined", "static window, exact offload"))
+        self.assertTrue(serial["emulated"])
+        self.assertEqual(serial["moved_bytes_a_token"], pipelined["moved_bytes_a_token"])
+        self.assertLess(window["moved_bytes_a_token"], pipelined["moved_bytes_a_token"])
+        self.assertGreater(serial["stall_us"], pipelined["stall_us"])
+        self.assertGreater(rows["recompute"]["cold_ms"], serial["cold_ms"])
+        self.assertEqual(rows["full cache, resident"]["moved_bytes_a_token"], 0)
+        self.assertGreater(rows["retrieval, full-attention oracle"]["omitted_mass"]["mean"], 0.01)
+        self.assertLess(rows["retrieval, exact fallback"]["omitted_mass"]["mean"], rows["retrieval, full-attention oracle"]["omitted_mass"]["mean"])
+
     def test_what_makes_no_sense_is_refused_by_name(self):
         for args, status, word in ((["--suite", "haystack"], 1, "haystack"), (["--pipeline", "qest"], 1, "qest"), (["--pipeline", "em-llm"], 1, "NOT_BUILT"),
                                    (["--pipeline", "quest", "--param", "budget_rows=0"], 1, "budget_rows"), (["--pipeline", "pqcache", "--param", "subspaces=3", "--suite", "passkey", "--length", "128", "--samples", "1"], 1, "subspaces"),
                                    (["--length", "8"], 2, "--length"), (["--samples", "many"], 2, "--samples"), (["--sweep", "layerwise"], 1, "layerwise"),
-                                   (["--param", "k=1"], 2, "--pipeline"), (["--suite", "kv", "--length", "96"], 1, "kv"), (["--budget", "8"], 1, "64"), (["--length", "8192", "--suite", "ppl", "--samples", "1"], 1, "CONTEXT_OVERRUN")):
+                                   (["--param", "k=1"], 2, "--pipeline"), (["--baselines", "--sweep", "quest"], 2, "--sweep"), (["--link", "1e9"], 2, "--baselines"), (["--baselines", "--pipeline", "layerwise"], 1, "layerwise"), (["--suite", "kv", "--length", "96"], 1, "kv"), (["--budget", "8"], 1, "64"), (["--length", "8192", "--suite", "ppl", "--samples", "1"], 1, "CONTEXT_OVERRUN")):
             got, _, err = evaluate(*args)
             self.assertEqual(got, status, (args, err))
             self.assertIn(word, err, args)

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import KVASIR, ROOT
+from support import KVASIR, ROOT, Daemon
 
 # At least 31, 38, 60, 47 and 37 are promised.
 FIXTURES = {"contract-5-lifecycle": 63, "contract-6-sparq-quest-infinigen": 31, "contract-6-index": 52, "contract-6-recall-units": 75, "contract-7-error-fallback": 55, "contract-8-service": 58}
@@ -233,6 +233,38 @@ class Lab(unittest.TestCase):
         missing = p.stdout.split("NOT_BUILT", 1)[1]
         for name, row in rows.items():
             self.assertEqual(bool(re.search(rf"(?m)^  {re.escape(name)} ", missing)), not row["built"], name)
+
+    def test_each_method_refuses_what_makes_no_sense_by_name(self):
+        """The same in the lab and when a rollout is created; the operator's page names each."""
+        d = Daemon()
+        self.addCleanup(d.stop)
+        with open(os.path.join(ROOT, "docs", "operators", "pipelines.md")) as f:
+            sections = {m.group(1): m.group(2) for m in re.finditer(r"^### `([a-z]+)`[^\n]*\n(.*?)(?=^##|\Z)", f.read(), re.S | re.M)}
+        base = {"q": [[1.0] * 8], "k": [[[1.0] * 8] * 3], "v": [[[1.0] * 8] * 3]}
+        for method, params, param in (("quest", {"budget_rows": 0}, "budget_rows"), ("sparq", {"k": 16, "local_rows": 32}, "local_rows"), ("infinigen", {"partial_ratio": 0}, "partial_ratio"),
+                                      ("infinigen", {"partial_ratio": 1.5}, "partial_ratio"), ("pqcache", {"subspaces": 3}, "subspaces"), ("pqcache", {"bits": 9}, "bits"),
+                                      ("infllm", {"unit_rows": 4, "representatives": 8}, "representatives"), ("clusterkv", {"window_rows": 0}, "window_rows"), ("magicpig", {"bits": 15}, "bits"),
+                                      ("magicpig", {"tables": 4, "min_collisions": 5}, "min_collisions")):
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+                json.dump({"method": method, "params": params, **base}, f)
+                f.flush()
+                status, answer, err = lab(f.name)
+            self.assertEqual((status, answer["error"]["code"]), (1, "BAD_ARGUMENT"), (method, params, err))
+            status, answer = d.post("/api/v1/rollouts", {"name": "x", "pipeline": method, "params": params, "contract": "approximate"})
+            self.assertEqual((status, answer["error"]["code"], answer["error"]["param"]), (400, "BAD_ARGUMENT", param), (method, params))
+            self.assertTrue(re.search(rf"Refused:[^\n]*`{param}`", sections[method]), (method, param))
+
+    def test_prompts_shorter_than_a_page_are_read_whole(self):
+        """Three rows are fewer than any page, unit, window or codebook: every method reads them all, but for the one that samples."""
+        rows = [[float((i * 7 + c * 3) % 5) for c in range(8)] for i in range(3)]
+        for method in ("quest", "sparq", "infinigen", "pqcache", "infllm", "clusterkv", "magicpig"):
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+                json.dump({"method": method, "params": {}, "q": [[0.1] * 8], "k": [rows], "v": [rows]}, f)
+                f.flush()
+                status, r, err = lab(f.name)
+            self.assertEqual(status, 0, (method, err))
+            self.assertEqual(r["support"], [[0, 1, 2]], method)
+            self.assertEqual(r["omitted_mass"], [0], method)
 
 
 if __name__ == "__main__":
