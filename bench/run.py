@@ -20,7 +20,9 @@ GOALS = [("decode/*/depth-0", {"ratio": 0.75, "peer_ratio": 1.1}), ("decode/*/de
          ("attention/32k/*", {"ratio": 0.85}), ("tier/promote/*", {"ratio": 0.8}), ("tier/demote/*", {"ratio": 0.8}), ("tier/stage/*", {"ratio": 0.9}), ("tier/disk/*x1MiB*", {"ratio": 0.8}),
          ("tier/directory/lookup-lease", {"value": 2e6}), ("restore/*/speedup", {"value": 20}), ("http/*", {"ratio": 0.5}),
          ("select/quest/depth*", {"ratio": 0.6}), ("select/clusterkv/depth*", {"ratio": 0.6}), ("select/quest/speedup*", {"value": 2}),
-         ("select/clusterkv/speedup*", {"value": 2}), ("select/shadow/share*", {"ratio": 1})]
+         ("select/clusterkv/speedup*", {"value": 2}), ("select/shadow/share*", {"ratio": 1}), ("scheduler/goodput/*", {"ratio": 0.9}), ("scheduler/swap*", {"ratio": 0.909})]
+# The same where less is better: the greatest values that do.
+LIMITS = [("admission/credit/*", {"value": 200}), ("scheduler/iteration/*", {"value": 1})]
 SHAPES, TYPES = ("135m", "1b"), ("q8_0", "f16")
 PARTS = ("depth-0", "depth-4096", "depth-16384", "depth-32768", "prefill-512", "batch-8")
 
@@ -41,7 +43,8 @@ def jobs(build, only, peer):
     program = lambda stem: os.path.join(build, "bench", stem)
     for stem in sorted(os.path.splitext(f)[0] for f in os.listdir(os.path.join(ROOT, "bench")) if f.endswith(".c")):
         if stem not in ("decode", "peer") and stem.startswith(only):
-            yield program(stem), [model(build, "135m", "q8_0"), "--name", "135m/8192"] if stem == "restore" else []
+            large = {"restore": ["--name", "135m/8192"], "scheduler": []}
+            yield program(stem), [model(build, "135m", "q8_0"), *large[stem]] if stem in large else []
     libraries, threads = fetch_peer(build) if peer else None, "2"
     for label in (f"{shape}/{kind}" for shape in SHAPES for kind in TYPES):
         for part in PARTS:
@@ -81,8 +84,9 @@ def judge(row):
     if row["peer"] and row.get("value"):
         row["peer_ratio"] = row["value"] / row["peer"] if faster_is_more else row["peer"] / row["value"]
     least = {field: v for pattern, fields in GOALS if fnmatch.fnmatchcase(row["name"], pattern) for field, v in fields.items() if row[field] is not None}
-    row["goal"] = ", ".join(f"{field} >= {v}" for field, v in least.items()) or None
-    row["met"] = all(row[field] >= v for field, v in least.items()) if least else None
+    most = {field: v for pattern, fields in LIMITS if fnmatch.fnmatchcase(row["name"], pattern) for field, v in fields.items()}
+    row["goal"] = ", ".join([f"{field} >= {v}" for field, v in least.items()] + [f"{field} <= {v}" for field, v in most.items()]) or None
+    row["met"] = all(row[f] >= v for f, v in least.items()) and all(row[f] <= v for f, v in most.items()) if least or most else None
     return row
 
 

@@ -403,6 +403,7 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
      * the group), and the time in which indexes were built; index_waits: heads that read all rows meanwhile. */
     uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns, index_waits;
     double tokens_per_s, last_iteration_us;
+    uint64_t schedule_ns, step_ns; /* of iterations that ran: deciding who runs and telling about it; the step itself */
     struct kv_rates rates;
     struct kv_turn_stats turns;
     struct kv_tier_stats tier[4];

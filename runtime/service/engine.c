@@ -58,10 +58,15 @@ static void *decode(void *arg)
     kv_numerics_enter();
     e->window_began_us = kv_engine_now_us();
     for (;;) {
+        int64_t began_ns = kv_now_ns();
         kv_scheduler_begin(e);
         if (kv_scheduler_choose(e)) {
+            int64_t chosen_ns = kv_now_ns();
             kv_engine_step(e);
+            int64_t stepped_ns = kv_now_ns();
             kv_report_stats(e);
+            e->stats.step_ns += (uint64_t)(stepped_ns - chosen_ns);
+            e->stats.schedule_ns += (uint64_t)(chosen_ns - began_ns + kv_now_ns() - stepped_ns);
             continue;
         }
         kv_report_stats(e);

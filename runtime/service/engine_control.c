@@ -37,6 +37,13 @@ static uint64_t assigned(const struct kv_engine *e, const struct kv_request *r, 
     return fits && !(a->candidate.pipeline->exactness == KV_APPROXIMATE && r->contract == KV_EXACT) ? r->candidate : 0;
 }
 
+static enum kv_status queue_full(const struct kv_engine *e, struct kv_error *err)
+{
+    kv_fail(err, KV_QUEUE_FULL, "queue", "%d requests wait already", e->config.max_queue);
+    kv_hint(err, "retry later");
+    return KV_QUEUE_FULL;
+}
+
 static enum kv_status enqueue(struct kv_engine *e, struct kv_sequence *s, struct kv_error *err)
 {
     pthread_mutex_lock(&e->lock);
@@ -53,10 +60,7 @@ static enum kv_status enqueue(struct kv_engine *e, struct kv_sequence *s, struct
         e->stats_out.rejected++;
     }
     pthread_mutex_unlock(&e->lock);
-    if (!full) return KV_OK;
-    kv_fail(err, KV_QUEUE_FULL, "queue", "%d requests wait already", e->config.max_queue);
-    kv_hint(err, "retry later");
-    return KV_QUEUE_FULL;
+    return full ? queue_full(e, err) : KV_OK;
 }
 
 static enum kv_status refuse(struct kv_engine *e, enum kv_status s)
@@ -84,8 +88,10 @@ enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r,
     enum kv_status status = check_request(e, r, err);
     if (status != KV_OK) return refuse(e, status);
     pthread_mutex_lock(&e->lock);
+    bool full = e->queue_n >= e->config.max_queue; /* under overload most end here, before anything is made for them */
     struct kv_assignment a = e->assignment;
     pthread_mutex_unlock(&e->lock);
+    if (full) return refuse(e, queue_full(e, err));
     struct kv_sequence *s;
     status = kv_sequence_create(r, &e->shape, e->backlog, &s, err);
     if (status != KV_OK) return refuse(e, status);

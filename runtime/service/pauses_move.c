@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEASURED_BYTES = 1 << 20 };
-static const double moving_share = 0.08; /* of an iteration's time, both ways together */
+enum { MEASURED_BYTES = 1 << 20, ALONE_NS = 20000000 };
+static const double moving_share = 0.06; /* of an iteration's time, both ways together */
 
 double kv_paused_copy_rate(void)
 {
@@ -216,11 +216,17 @@ double kv_pauses_copy_rate(const struct kv_engine *e)
     return e->pauses->bytes_per_s;
 }
 
+/* One long iteration is no licence to make the next one long. */
+static double usual_us(const struct kv_engine *e)
+{
+    return e->decode_step_us > 0 && e->decode_step_us < e->last_iteration_us ? e->decode_step_us : e->last_iteration_us;
+}
+
 /* Both directions share the budget; who waits to run comes first. Alone in the engine they need none. */
 void kv_paused_move_some(struct kv_engine *e)
 {
     struct kv_pauses *ps = e->pauses;
-    int64_t began_ns = kv_now_ns(), budget_ns = e->n_live ? (int64_t)(e->last_iteration_us * 1e3 * moving_share) : 20000000;
+    int64_t began_ns = kv_now_ns(), budget_ns = e->n_live ? (int64_t)(usual_us(e) * 1e3 * moving_share) : ALONE_NS;
     size_t bytes = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < ps->n; i++) {
