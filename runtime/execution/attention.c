@@ -178,7 +178,7 @@ float *kv_attention_queries(struct kv_attention_runner *r)
     return r->queries;
 }
 
-const float *kv_attention_output(const struct kv_attention_runner *r)
+float *kv_attention_output(const struct kv_attention_runner *r)
 {
     return r->output;
 }

@@ -13,10 +13,12 @@ struct kv_step_item {
     const int32_t *tokens;   /* [n] */
     int32_t n, position;
     bool selects;            /* ask the plan hook for every K/V head; n = 1 then */
+    bool rehearses;          /* n = 1: the next layer's queries are foretold from each layer's input */
     bool sample;             /* logits of the last token are kept in kv_transformer_logits */
     bool every_logits;       /* logits of every token pass through the logits hook */
     void *owner;
     /* Filled by the step. */
+    const float *rehearsed;  /* [H_q][d_head] of the layer in work, as the layer before it foretold them; NULL: nothing was */
     int32_t row, index;      /* first row in the step's arrays; place in the item list */
     int32_t logits_row;      /* of kv_transformer_logits, where sample is set */
     enum kv_status placement_status; /* first failure of the placement; rows were then read where they are authoritative */
@@ -45,7 +47,7 @@ void kv_attention_destroy(struct kv_attention_runner *r);
 
 /* Queries of the step as attention reads them: for an item at `row`, [H_kv][n][group][d_head] from row × H_q × d_head on. */
 float *kv_attention_queries(struct kv_attention_runner *r);
-const float *kv_attention_output(const struct kv_attention_runner *r); /* [rows][H_q × d_head] */
+float *kv_attention_output(const struct kv_attention_runner *r); /* [rows][H_q × d_head] */
 /* Attention of the items given, whose caches were acquired for this layer. */
 void kv_attention_run(struct kv_attention_runner *r, struct kv_step_item *const *items, int32_t n_items, int32_t layer,
                       kv_plan_fn *plan, void *plan_ctx);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_PER_JOB = 8, LOGIT_ROWS = 16, JOBS_PER_WORKER = 8, MIN_MATRIX_ROWS = 32 };
+enum { ROWS_PER_JOB = 8, LOGIT_ROWS = 16, JOBS_PER_WORKER = 8, MIN_MATRIX_ROWS = 32, FEW_TOKENS = 8 };
 
 /* Activations of all rows in the two forms products read. */
 struct activations {
@@ -33,9 +33,11 @@ struct kv_transformer {
     int32_t *item_of;      /* [rows] */
     int32_t *picked;       /* [rows] rows whose logits are wanted */
     struct kv_step_item **batch; /* [max_items] */
+    float *foretold[2];    /* [max_items][H_q d_h] queries of even and of odd layers */
+    int32_t *rehearsing;   /* [max_items] rows */
     /* The step in work. */
     struct kv_step_item *items;
-    int32_t n_rows, n_items;
+    int32_t n_rows, n_items, n_rehearsing;
 };
 
 /* ---------------------------------------------------------------- buffers */
@@ -82,12 +84,14 @@ enum kv_status kv_transformer_create(const struct kv_weights *w, struct kv_worke
     t->item_of = zeroed(rows, sizeof *t->item_of);
     t->picked = zeroed(rows, sizeof *t->picked);
     t->batch = zeroed((size_t)max_items, sizeof *t->batch);
+    for (int i = 0; i < 2; i++) t->foretold[i] = zeroed((size_t)max_items * hq, sizeof(float));
+    t->rehearsing = zeroed((size_t)max_items, sizeof *t->rehearsing);
     struct kv_attention_shape shape = {.n_q_heads = w->n_q_heads, .n_kv_heads = w->n_kv_heads, .d_head = w->d_head,
                                        .scale = w->attention_scale, .max_rows = max_rows, .max_items = max_items,
                                        .max_blocks = (max_context + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS};
     enum kv_status s = kv_attention_create(&shape, workers, &t->attention);
     bool ok = t->x && t->out && t->in.f32 && t->in.q && t->in.d && t->in.sum && t->q && t->key && t->value && t->gate && t->up &&
-              t->cos_sin && t->logits && t->every && t->item_of && t->picked && t->batch && t->resident;
+              t->cos_sin && t->logits && t->every && t->item_of && t->picked && t->batch && t->resident && t->foretold[0] && t->foretold[1] && t->rehearsing;
     if (s != KV_OK || !ok) return kv_transformer_destroy(t), KV_OUT_OF_MEMORY;
     *out = t;
     return KV_OK;
@@ -98,7 +102,7 @@ void kv_transformer_destroy(struct kv_transformer *t)
     if (!t) return;
     kv_attention_destroy(t->attention);
     void *all[] = {t->x, t->out, t->in.f32, t->in.q, t->in.d, t->in.sum, t->q, t->key, t->value, t->gate, t->up, t->cos_sin,
-                   t->logits, t->every, t->item_of, t->picked, t->batch};
+                   t->logits, t->every, t->item_of, t->picked, t->batch, t->foretold[0], t->foretold[1], t->rehearsing};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(t);
 }
@@ -138,10 +142,11 @@ static void each_row(struct kv_transformer *t, int32_t n, row_fn *fn, const void
 
 /* ---------------------------------------------------------------- products in parallel */
 
-static struct kv_act act_rows(const struct activations *a, int32_t cols, int32_t row, int32_t n)
+/* Rows [row, row + n) of f32 [rows][cols], and where their quantised form lies. */
+static struct kv_act act_rows(const struct activations *a, const float *f32, int32_t cols, int32_t row, int32_t n)
 {
     size_t wide = ((size_t)cols + 31) & ~(size_t)31, r = (size_t)row;
-    return (struct kv_act){.n = n, .cols = cols, .f32 = a->f32 + r * (size_t)cols, .q = a->q + r * wide, .d = a->d + r * (wide / 32),
+    return (struct kv_act){.n = n, .cols = cols, .f32 = f32 + r * (size_t)cols, .q = a->q + r * wide, .d = a->d + r * (wide / 32),
                            .sum = a->sum + r * (wide / 32)};
 }
 
@@ -152,6 +157,7 @@ struct product {
 struct products {
     struct kv_transformer *t;
     const struct product *p;
+    const float *f32;
     int32_t n_products, n_rows, rows_per_job;
 };
 
@@ -167,27 +173,28 @@ static void run_product(void *ctx, int32_t worker, int32_t job)
             continue;
         }
         int32_t from = job * s->rows_per_job, to = from + s->rows_per_job < w->rows ? from + s->rows_per_job : w->rows;
-        struct kv_act a = act_rows(&s->t->in, w->cols, 0, s->n_rows);
+        struct kv_act a = act_rows(&s->t->in, s->f32, w->cols, 0, s->n_rows);
         s->t->k->matmul(w, &a, from, to, s->p[i].y, (size_t)w->rows);
         return;
     }
 }
 
 /* Products of the same n input rows with several matrices of one width. */
-static void multiply(struct kv_transformer *t, int32_t n, const struct product *p, int32_t n_products)
+static void multiply(struct kv_transformer *t, const float *f32, int32_t n, const struct product *p, int32_t n_products)
 {
     int32_t total = 0, jobs = 0;
     for (int32_t i = 0; i < n_products; i++) total += p[i].w->rows;
     int32_t per = total / (kv_workers_count(t->workers) * JOBS_PER_WORKER);
-    per = ((per < MIN_MATRIX_ROWS ? MIN_MATRIX_ROWS : per) + 15) & ~15;
+    /* Of many tokens kernels take rows by 32: a job that ends on half of that computes the other half in vain. */
+    per = per < MIN_MATRIX_ROWS ? MIN_MATRIX_ROWS : n > FEW_TOKENS ? per / 32 * 32 : (per + 15) / 16 * 16;
     for (int32_t i = 0; i < n_products; i++) jobs += (p[i].w->rows + per - 1) / per;
-    struct products s = {t, p, n_products, n, per};
+    struct products s = {t, p, f32, n_products, n, per};
     kv_workers_run(t->workers, run_product, &s, jobs);
 }
 
-static void quantise_row(struct kv_transformer *t, int32_t cols, int32_t row)
+static void quantise_row(struct kv_transformer *t, const float *f32, int32_t cols, int32_t row)
 {
-    struct kv_act a = act_rows(&t->in, cols, row, 1);
+    struct kv_act a = act_rows(&t->in, f32, cols, row, 1);
     t->k->quantise(&a);
 }
 
@@ -236,7 +243,7 @@ static void normalise(struct kv_transformer *t, const void *arg, int32_t row)
     const struct norm *n = arg;
     size_t d = (size_t)t->w->d_model;
     t->k->rmsnorm(t->x + (size_t)row * d, n->weight, t->w->d_model, t->w->norm_eps, t->in.f32 + (size_t)row * d);
-    if (n->quantise) quantise_row(t, t->w->d_model, row);
+    if (n->quantise) quantise_row(t, t->in.f32, t->w->d_model, row);
 }
 
 /* Bias, norm per head and rotation of `heads` heads at x. */
@@ -251,6 +258,37 @@ static void shape_heads(struct kv_transformer *t, float *x, int32_t heads, const
         memcpy(x + (size_t)h * (size_t)d, normed, (size_t)d * sizeof *x);
     }
     if (rope) t->k->rope(x, heads, d, t->w->d_rot, cos_sin, t->w->rope_layout);
+}
+
+/* ---------------------------------------------------------------- queries foretold (InfiniGen, 0x06) */
+
+static void gather_rehearsing(struct kv_transformer *t, const void *arg, int32_t i)
+{
+    const struct norm *n = arg;
+    size_t d = (size_t)t->w->d_model;
+    t->k->rmsnorm(t->x + (size_t)t->rehearsing[i] * d, n->weight, t->w->d_model, t->w->norm_eps, t->in.f32 + (size_t)i * d);
+    if (n->quantise) quantise_row(t, t->in.f32, t->w->d_model, i);
+}
+
+/* A layer's queries from the input of the layer before it: the layer's own norm, product and rotation, of rows that lack what the layer in between adds. */
+static void rehearse(struct kv_transformer *t, int32_t layer)
+{
+    const struct kv_weights *w = t->w;
+    const struct kv_layer_weights *l = &w->layers[layer];
+    size_t hq = (size_t)w->n_q_heads * (size_t)w->d_head;
+    float *to = t->foretold[layer & 1];
+    struct norm n = {l->attn_norm, kv_type_is_quantised(l->wq.type)};
+    each_row(t, t->n_rehearsing, gather_rehearsing, &n);
+    multiply(t, t->in.f32, t->n_rehearsing, &(struct product){&l->wq, to}, 1);
+    for (int32_t i = 0; i < t->n_rehearsing; i++)
+        shape_heads(t, to + (size_t)i * hq, w->n_q_heads, l->bq, l->q_norm, l->rope, t->cos_sin + (size_t)t->rehearsing[i] * (size_t)w->d_rot);
+}
+
+static void hand_out_rehearsed(struct kv_transformer *t, int32_t layer)
+{
+    size_t hq = (size_t)t->w->n_q_heads * (size_t)t->w->d_head;
+    for (int32_t i = 0, k = 0; i < t->n_items; i++)
+        t->items[i].rehearsed = t->items[i].rehearses && layer > 0 ? t->foretold[layer & 1] + (size_t)k++ * hq : NULL;
 }
 
 struct layer_arg {
@@ -283,11 +321,9 @@ static void place_row(struct kv_transformer *t, const void *arg, int32_t row)
     }
 }
 
-static void take_attention(struct kv_transformer *t, const void *arg, int32_t row)
+static void quantise_attention(struct kv_transformer *t, const void *arg, int32_t row)
 {
-    int32_t cols = t->w->n_q_heads * t->w->d_head;
-    memcpy(t->in.f32 + (size_t)row * (size_t)cols, kv_attention_output(t->attention) + (size_t)row * (size_t)cols, (size_t)cols * sizeof(float));
-    if (*(const bool *)arg) quantise_row(t, cols, row);
+    quantise_row(t, arg, t->w->n_q_heads * t->w->d_head, row);
 }
 
 /* x += residual_scale × (out + bias) */
@@ -313,7 +349,7 @@ static void activate(struct kv_transformer *t, const void *arg, int32_t row)
 {
     size_t f = (size_t)t->w->d_ff;
     t->k->swiglu(t->gate + (size_t)row * f, t->up + (size_t)row * f, t->w->d_ff, t->in.f32 + (size_t)row * f);
-    if (*(const bool *)arg) quantise_row(t, t->w->d_ff, row);
+    if (*(const bool *)arg) quantise_row(t, t->in.f32, t->w->d_ff, row);
 }
 
 static void after_ffn(struct kv_transformer *t, const void *arg, int32_t row)
@@ -381,13 +417,13 @@ static void gather_output_row(struct kv_transformer *t, const void *arg, int32_t
     size_t d = (size_t)t->w->d_model;
     const int32_t *rows = arg;
     t->k->rmsnorm(t->x + (size_t)rows[i] * d, t->w->output_norm, t->w->d_model, t->w->norm_eps, t->in.f32 + (size_t)i * d);
-    if (kv_type_is_quantised(t->w->output.type)) quantise_row(t, t->w->d_model, i);
+    if (kv_type_is_quantised(t->w->output.type)) quantise_row(t, t->in.f32, t->w->d_model, i);
 }
 
 static void output(struct kv_transformer *t, const int32_t *rows, int32_t n, float *y)
 {
     each_row(t, n, gather_output_row, rows);
-    multiply(t, n, &(struct product){&t->w->output, y}, 1);
+    multiply(t, t->in.f32, n, &(struct product){&t->w->output, y}, 1);
     if (t->w->logit_scale != 1.0f)
         for (size_t i = 0; i < (size_t)n * (size_t)t->w->n_vocab; i++) y[i] *= t->w->logit_scale;
 }
@@ -419,7 +455,7 @@ static void lay_out(struct kv_transformer *t, struct kv_step_item *items, int32_
 {
     t->items = items;
     t->n_items = n_items;
-    t->n_rows = 0;
+    t->n_rows = t->n_rehearsing = 0;
     for (int32_t i = 0; i < n_items; i++) {
         struct kv_step_item *it = &items[i];
         it->row = t->n_rows;
@@ -428,6 +464,7 @@ static void lay_out(struct kv_transformer *t, struct kv_step_item *items, int32_
         it->shared_us = 0;
         atomic_store_explicit(&it->own_ns, 0, memory_order_relaxed);
         it->cache->n_sealed = it->position / KV_BLOCK_ROWS;
+        if (it->rehearses) t->rehearsing[t->n_rehearsing++] = it->row;
         for (int32_t j = 0; j < it->n; j++) t->item_of[t->n_rows++] = i;
     }
 }
@@ -435,13 +472,13 @@ static void lay_out(struct kv_transformer *t, struct kv_step_item *items, int32_
 static void feed_forward(struct kv_transformer *t, int32_t layer, const struct kv_layer_weights *l, const struct kv_step_hooks *hooks)
 {
     struct product gate_up[] = {{&l->gate, t->gate}, {&l->up, t->up}};
-    multiply(t, t->n_rows, gate_up, 2);
+    multiply(t, t->in.f32, t->n_rows, gate_up, 2);
     trace(t, hooks, layer, KV_OP_gate, t->gate, t->w->d_ff);
     trace(t, hooks, layer, KV_OP_up, t->up, t->w->d_ff);
     bool quantise = kv_type_is_quantised(l->down.type);
     each_row(t, t->n_rows, activate, &quantise);
     trace(t, hooks, layer, KV_OP_swiglu, t->in.f32, t->w->d_ff);
-    multiply(t, t->n_rows, &(struct product){&l->down, t->out}, 1);
+    multiply(t, t->in.f32, t->n_rows, &(struct product){&l->down, t->out}, 1);
     trace(t, hooks, layer, KV_OP_down, t->out, t->w->d_model);
     each_row(t, t->n_rows, after_ffn, NULL);
     trace(t, hooks, layer, KV_OP_residual, t->x, t->w->d_model);
@@ -458,11 +495,13 @@ void kv_transformer_step(struct kv_transformer *t, struct kv_step_item *items, i
     trace(t, hooks, -1, KV_OP_embedding, t->x, w->d_model);
     for (int32_t layer = 0; layer < w->n_layers; layer++) {
         const struct kv_layer_weights *l = &w->layers[layer];
+        if (t->n_rehearsing && layer + 1 < w->n_layers) rehearse(t, layer + 1);
+        hand_out_rehearsed(t, layer);
         struct norm n = {l->attn_norm, kv_type_is_quantised(l->wq.type) || kv_type_is_quantised(l->wk.type) || kv_type_is_quantised(l->wv.type)};
         each_row(t, t->n_rows, normalise, &n);
         trace(t, hooks, layer, KV_OP_attention_norm, t->in.f32, w->d_model);
         struct product qkv[] = {{&l->wq, t->q}, {&l->wk, t->key}, {&l->wv, t->value}};
-        multiply(t, t->n_rows, qkv, 3);
+        multiply(t, t->in.f32, t->n_rows, qkv, 3);
         trace(t, hooks, layer, KV_OP_query, t->q, w->n_q_heads * w->d_head);
         trace(t, hooks, layer, KV_OP_key, t->key, w->n_kv_heads * w->d_head);
         trace(t, hooks, layer, KV_OP_value, t->value, w->n_kv_heads * w->d_head);
@@ -474,10 +513,10 @@ void kv_transformer_step(struct kv_transformer *t, struct kv_step_item *items, i
         attention_ns += end - at;
         if (t->placements) kv_placement_compute(t->placements, layer, (double)at / 1e3, (double)end / 1e3);
 
-        bool quantise = kv_type_is_quantised(l->wo.type);
-        each_row(t, t->n_rows, take_attention, &quantise);
-        trace(t, hooks, layer, KV_OP_attention, t->in.f32, w->n_q_heads * w->d_head);
-        multiply(t, t->n_rows, &(struct product){&l->wo, t->out}, 1);
+        float *attended = kv_attention_output(t->attention);
+        if (kv_type_is_quantised(l->wo.type)) each_row(t, t->n_rows, quantise_attention, attended);
+        trace(t, hooks, layer, KV_OP_attention, attended, w->n_q_heads * w->d_head);
+        multiply(t, attended, t->n_rows, &(struct product){&l->wo, t->out}, 1);
         trace(t, hooks, layer, KV_OP_attention_output, t->out, w->d_model);
         each_row(t, t->n_rows, after_attention, l);
         trace(t, hooks, layer, KV_OP_attention_residual, t->x, w->d_model);
