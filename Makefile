@@ -50,7 +50,7 @@ LIB_OBJ := $(call obj,$(KERNEL_SRC) $(RUNTIME_SRC)) $(CUDA_OBJ)
 CONTROL_LIB_OBJ := $(call obj,$(filter-out controller/main.c,$(CONTROL_SRC)))
 CONSOLE_LIB_OBJ := $(call obj,$(filter-out console/main.c,$(CONSOLE_SRC)))
 
-WEB_SRC := $(shell find web/src -type f 2>/dev/null) $(wildcard web/*.json web/*.mjs) controller/verbs.def controller/metrics.def runtime/status.def
+WEB_SRC := $(shell find web/src -type f 2>/dev/null) $(wildcard web/*.json web/*.mjs) controller/verbs.def controller/metrics.def controller/drills.def runtime/status.def
 EMBED   := $(wildcard migrations/*.sql policies/*.lua) runtime/evaluate/prose.txt
 
 .PHONY: all

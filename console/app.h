@@ -25,7 +25,7 @@ struct kv_series {
 
 /* What the network side must do next; the app never talks itself. */
 enum kv_wish_kind {
-    KV_WISH_NONE, KV_WISH_REFRESH, KV_WISH_OLDER, KV_WISH_OPEN, KV_WISH_VERB, KV_WISH_COPY, KV_WISH_EDIT, KV_WISH_ACTIVATE, KV_WISH_CONTEXT, KV_WISH_COMPARE, KV_WISH_SESSION, KV_WISH_FAULT
+    KV_WISH_NONE, KV_WISH_REFRESH, KV_WISH_OLDER, KV_WISH_OPEN, KV_WISH_VERB, KV_WISH_COPY, KV_WISH_EDIT, KV_WISH_ACTIVATE, KV_WISH_CONTEXT, KV_WISH_COMPARE, KV_WISH_SESSION, KV_WISH_FAULT, KV_WISH_EVIDENCE
 };
 struct kv_wish {
     enum kv_wish_kind kind;
@@ -120,6 +120,9 @@ struct kv_wish kv_app_key(struct kv_app *a, int key);
 struct kv_wish kv_app_click(struct kv_app *a, int row, int rows, bool twice); /* the mouse, on a screen of so many rows */
 struct kv_wish kv_app_begin_verb(struct kv_app *a, const struct kv_verb *verb);
 struct kv_wish kv_app_prompt_key(struct kv_app *a, int key);
+/* Drills, or the gates of a dry run, as rows; false: the member is neither. */
+bool kv_evidence_lines(struct kv_lines *l, const json_t *page, const char *member, const json_t *rows);
+struct kv_wish kv_app_evidence(struct kv_app *a, const char *word, const char *rest); /* the commands drill and dry-run */
 const json_t *kv_app_row(const struct kv_app *a); /* the chosen row of this view's list, NULL without */
 void kv_app_move(struct kv_app *a, int step);
 void kv_app_find(struct kv_app *a, int direction); /* next or previous match */

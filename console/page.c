@@ -94,6 +94,7 @@ static void record_lines(struct kv_lines *l, const struct kv_page *p)
     json_object_foreach(p->data, k, member) {
         if (member == rests || member == rows || (rows && !strcmp(k, "next"))) continue;
         int first = l->n;
+        if (kv_evidence_lines(l, p->data, k, member)) continue;
         kv_lines_value(l, 0, k, member);
         /* In the order of kv_page_link: the request, then the rollout. */
         bool linked = json_string_length(member) && (!strcmp(k, "request") || !strcmp(k, "rollout"));

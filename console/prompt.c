@@ -66,7 +66,7 @@ struct kv_wish kv_app_begin_verb(struct kv_app *a, const struct kv_verb *verb)
 /* ---------------------------------------------------------------- commands */
 
 /* The word commands that are neither a view nor a verb. */
-static const char *const words[] = {"context", "compare", "edit", "pin", "unpin", "drop", "fault", "help", "quit"};
+static const char *const words[] = {"context", "compare", "edit", "pin", "unpin", "drop", "fault", "drill", "dry-run", "help", "quit"};
 enum { N_WORDS = sizeof words / sizeof *words };
 
 static void remember(struct kv_app *a)
@@ -136,6 +136,7 @@ static struct kv_wish command(struct kv_app *a)
         if (!strcmp(word, kv_verbs[i].name)) return kv_app_begin_verb(a, &kv_verbs[i]);
     if (!strcmp(word, "pin") || !strcmp(word, "unpin") || !strcmp(word, "drop")) return session_verb(a, word);
     if (!strcmp(word, "fault")) return fault_command(a, rest);
+    if (!strcmp(word, "drill") || !strcmp(word, "dry-run")) return kv_app_evidence(a, word, rest);
     if (!strcmp(word, "context")) return w.kind = KV_WISH_CONTEXT, w;
     if (!strcmp(word, "compare") && *rest) return w.kind = KV_WISH_COMPARE, w;
     if (!strcmp(word, "edit") && *rest && !a->readonly) return w.kind = KV_WISH_EDIT, w;

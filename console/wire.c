@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_ANSWER_BYTES = 16 << 20, RETRY_MS = 1000, REFRESH_MS = 3000, CALL_S = 60 };
+enum { MAX_ANSWER_BYTES = 16 << 20, RETRY_MS = 1000, REFRESH_MS = 3000, CALL_S = 60, DRILL_S = 150 };
 
 static size_t receive(char *p, size_t size, size_t count, void *ctx)
 {
@@ -343,6 +343,18 @@ static void run_fault(struct kv_wire *w, char *text)
     curl_free(safe);
 }
 
+/* "route\nbody": without a body it is read. The page that waits for the route takes the answer. */
+static void ask_evidence(struct kv_wire *w, char *text)
+{
+    char *body = strchr(text, '\n');
+    if (!body) return;
+    *body++ = 0;
+    json_t *o = *body ? json_loads(body, 0, NULL) : NULL;
+    struct kv_call *c = kv_wire_start(w, KV_FOR_OPEN, o ? "POST" : "GET", text, o, NULL);
+    if (c) curl_easy_setopt(c->h, CURLOPT_TIMEOUT, (long)DRILL_S), kv_app_await(w->app, "%.60s: no answer yet", kv_app_page(w->app)->title);
+    json_decref(o);
+}
+
 static void switch_context(struct kv_wire *w, const char *name)
 {
     char url[256], token[256] = "", why[300];
@@ -383,6 +395,7 @@ void kv_wire_grant(struct kv_wire *w, struct kv_wish wish)
     case KV_WISH_VERB: run_verb(w, &wish); break;
     case KV_WISH_SESSION: run_session_verb(w, wish.text); break;
     case KV_WISH_FAULT: run_fault(w, wish.text); break;
+    case KV_WISH_EVIDENCE: ask_evidence(w, wish.text); break;
     }
 }
 

@@ -3,7 +3,6 @@
  * A thread serves one connection, so that handlers and streams may wait. What bounds it: the number of connections, the
  * body's size, idle time, and a guard thread that shuts connections down whose request does not arrive in time. */
 #include "controller/http.h"
-
 #include "controller/trace_context.h"
 
 #include <errno.h>
@@ -309,9 +308,7 @@ static enum MHD_Result begin(struct kv_http *h, struct MHD_Connection *mc, const
     *con_cls = r;
     *r = (struct kv_http_request){.server = h, .connection = mc, .app = h->app, .method = method, .path = url, .started_us = now_us()};
     set_deadline(h, mc, h->upload_us);
-    uint8_t trace[24];
-    const char *parent = kv_http_header(r, "traceparent");
-    if (kv_traceparent_parse(parent, trace)) snprintf(r->traceparent, sizeof r->traceparent, "%.55s", parent);
+    if (kv_traceparent_parse(kv_http_header(r, "traceparent"), (uint8_t[24]){0})) snprintf(r->traceparent, sizeof r->traceparent, "%.55s", kv_http_header(r, "traceparent"));
     if (!strcmp(method, "OPTIONS")) return preflight(h, r);
     if (check_head(h, r, &err)) kv_http_reply_error(r, &err);
     return MHD_YES;

@@ -66,6 +66,21 @@ const tables = {
           help,
         }),
       );
+      for (const [name, title] of await rows('controller/drills.def', 'KV_DRILL'))
+        metrics.push({
+          name: `drill_${name}`,
+          unit: 's',
+          comparison: '<=',
+          logic: 'DRILL',
+          stages: 'SCRF',
+          contracts: 'EA',
+          threshold: 86400,
+          lowest: 60,
+          highest: 2592000,
+          min_n: 1,
+          per: 'check',
+          help: `age of the last passed drill; ${title}`,
+        });
       return {
         contents: `export const verbs=${JSON.stringify(verbs)};export const reasons=${JSON.stringify(reasons)};export const metrics=${JSON.stringify(metrics)};`,
         loader: 'js',

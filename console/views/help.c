@@ -14,6 +14,8 @@ static const char *const keys[][2] = {
     {"space y", "mark rows; copy the id, or the marked ones"},
     {"e", "on a policy: edit in $EDITOR; it is checked, replayed and compared with ACTIVE before y activates"},
     {":", "a view, a verb, or one of the words below; Tab completes, arrows recall"},
+    {":drill", "the candidate's drills; with a NAME it runs that one"},
+    {":dry-run", "METRIC [THRESHOLD]: another gate on the same samples, without effect"},
     {":fault", "run NAME, arm NAME (on the candidate's next request) or disarm NAME: the failure lab"},
     {":pin :unpin :drop", "on a session: keep what is kept of it, let it go when room is needed, drop it now"},
     {":edit KIND", "edit the admission, fallback or release policy"},

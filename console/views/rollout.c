@@ -88,7 +88,7 @@ static void draw_line(struct kv_grid *g, int row, const char *name, const struct
 static void draw_cohort(const struct kv_app *a, struct kv_grid *g, int row)
 {
     const json_t *cohort = json_object_get(a->rollout, "cohort");
-    static const char *const names[] = {"tenants", "classes"};
+    static const char *const names[] = {"tenants", "classes", "headers"};
     int c = 1 + kv_grid_text(g, row, 1, 0, KV_STYLE_DIM, false, "cohort");
     size_t i, said = 0;
     json_t *v;

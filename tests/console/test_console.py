@@ -211,6 +211,26 @@ class ConsoleTest(unittest.TestCase):
         t.expect(f"› receipt {failure['receipt']} ")
         t.expect("rests on")
 
+    def test_drills_run_and_gates_are_tried_without_effect(self):
+        self.live_rollout()
+        t = self.open()
+        t.expect("live")
+        t.keys("-l", ":drill")
+        t.keys("Enter")
+        t.expect("tenant_isolation")
+        t.keys("Escape")
+        t.keys("-l", ":drill idempotent_replay")
+        t.keys("Enter")
+        t.expect("PASSED")
+        t.keys("Escape")
+        t.keys("-l", ":dry-run tenant_failures")
+        t.keys("Enter")
+        t.expect("decided_by")
+        t.keys("Escape")
+        t.keys("-l", ":dry-run nonsense")
+        t.keys("Enter")
+        t.expect("UNKNOWN_METRIC")
+
     def test_faults_are_shown_and_run(self):
         with support.Daemon("--set", "faults.enabled=true") as lab:
             lab.post("/api/v1/faults/bit_flip", {"scope": {"tenant": "acme"}})

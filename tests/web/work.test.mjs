@@ -77,6 +77,24 @@ test('a rollout is advanced in two clicks and held in one', async () => {
   await page.context().close();
 });
 
+test('drills are run, a gate is tried without effect, and samples are saved', async () => {
+  const { rollouts } = await daemon.api('rollouts');
+  const page = await open(browser, `${daemon.url}/#/rollouts/${rollouts[0].id}`);
+  const row = page.getByRole('row', { name: /idempotent_replay/ });
+  await row.getByText('never run').waitFor();
+  await row.getByRole('button', { name: 'Run drill idempotent_replay' }).click();
+  await row.getByText('passed').waitFor({ timeout: 60000 });
+  await row.getByRole('link', { name: /receipt/ }).waitFor();
+  await page.getByLabel('metric').selectOption('tenant_failures');
+  await page.getByRole('button', { name: 'Dry run' }).click();
+  await page.getByText(/Nothing was moved/).waitFor();
+  const [saved] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download samples' }).click()]);
+  assert.equal(saved.suggestedFilename(), `${rollouts[0].id}.jsonl`);
+  assert.deepEqual(await wrongs(page), []);
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
 test('what takes over a second shows as a bar with its percent, in every place', async () => {
   const task = (id, what, seconds) => ({ id, kind: 'prefill', what, done: 1536, total: 4096, unit: 'tokens', since: '2026-01-01T00:00:00Z', seconds });
   const status = { ...(await daemon.api('status')), progress: [task('q_1', 'acme s05', 2.4), task('q_2', 'acme s06', 0.3)] };

@@ -56,6 +56,15 @@ export const infer = (path, body) => call('POST', path, body, {}, 'v1', INFER_MS
 
 export const get = (path) => call('GET', path);
 
+/** Saves what the path answers, whatever it is, under a name. */
+export async function download(path, name) {
+  const reply = await fetch(`api/v1/${path}`, { cache: 'no-store', headers: auth() });
+  if (!reply.ok) throw new ApiError(reply.status, await reply.json().catch(() => null));
+  const url = URL.createObjectURL(await reply.blob());
+  Object.assign(document.createElement('a'), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+}
+
 /** A write: `version` is the one it was based on, when the route wants it. Each call is a new intent with its own key. */
 export function post(path, body, version, limitMs = LIMIT_MS) {
   const key = [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, '0')).join('');

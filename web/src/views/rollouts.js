@@ -22,6 +22,7 @@ import {
 } from '../parts.js';
 import { currentRollout, resource, rollouts, state } from '../state.js';
 import { h } from '../vdom.js';
+import { evidence } from './evidence.js';
 
 // ---------------------------------------------------------------- the stage track
 function stageNote(r, stage, at, now) {
@@ -310,7 +311,7 @@ function identity(r) {
       ['created', stamp(r.created_at)],
       ['ended', r.ended_at ? stamp(r.ended_at) : 'not yet'],
       ['version', number(r.version)],
-      ['cohort', [...(r.cohort?.tenants ?? []), ...(r.cohort?.classes ?? [])].join(', ') || 'everybody'],
+      ['cohort', [...(r.cohort?.tenants ?? []), ...(r.cohort?.classes ?? []), ...(r.cohort?.headers ?? [])].join(', ') || 'everybody'],
       ...Object.entries(r.params ?? {}).map(([k, v]) => [k, String(v)]),
       [
         'evidence',
@@ -333,6 +334,7 @@ function panel(r, isCurrent) {
     isCurrent ? tiles() : null,
     gates(r),
     isCurrent ? releaseCharts(mass) : null,
+    evidence(r),
     h('div', { class: 'columns even' }, h('div', {}, timeline(r)), h('div', {}, identity(r))),
   ];
 }
