@@ -29,21 +29,19 @@ function stageMarks(u) {
   ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
   ctx.textAlign = 'left';
   ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-  let free = -Infinity; // where the last name ends: a name that would run into it is left out
-  for (let i = 1; i < t.length; i++) {
+  let free = u.bbox.left + u.bbox.width; // the newest names first: one that would run into a newer one is left out
+  for (let i = t.length - 1; i > 0; i--) {
     if (stage[i] === stage[i - 1]) continue;
     const x = Math.round(u.valToPos(t[i], 'x', true));
-    if (x < u.bbox.left) continue;
+    if (x < u.bbox.left) break;
     ctx.beginPath();
     ctx.moveTo(x, u.bbox.top);
     ctx.lineTo(x, u.bbox.top + u.bbox.height);
     ctx.stroke();
     const name = stage[i] === 'EXACT_BASELINE' ? 'BASELINE' : stage[i];
     const at = x + 4 * devicePixelRatio;
-    const ends = at + ctx.measureText(name).width;
-    if (at < free || ends > u.bbox.left + u.bbox.width) continue;
-    ctx.fillText(name, at, u.bbox.top + 10 * devicePixelRatio);
-    free = ends + 6 * devicePixelRatio;
+    if (at + ctx.measureText(name).width < free) ctx.fillText(name, at, u.bbox.top + 10 * devicePixelRatio);
+    free = x - 2 * devicePixelRatio;
   }
   ctx.restore();
 }

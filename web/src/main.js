@@ -224,6 +224,8 @@ function drawPage() {
     scrollTo(0, 0);
     say(view.title(path));
   }
+  // On a phone the places are a strip of which a part is in sight.
+  if (drawnPath !== at) document.querySelector('.places [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
   drawnPath = at;
 }
 

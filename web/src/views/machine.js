@@ -1,6 +1,6 @@
 // views/machine.js — tiers, pipelines and the log: what runs, where its rows are, which methods there are.
 import { bytes, number, percent, us } from '../format.js';
-import { card, chip, contractChip, facts, loaded, stamp, table } from '../parts.js';
+import { card, chip, contractChip, facts, loaded, reason, stamp, table } from '../parts.js';
 import { resource, state } from '../state.js';
 import { h } from '../vdom.js';
 
@@ -53,10 +53,14 @@ function tierCard(t) {
     facts([
       ['persistent', bytes(t.persistent_bytes)],
       ['staging', bytes(t.staging_bytes)],
+      ['pinned', bytes(t.pinned_bytes)],
+      ['scratch', bytes(t.scratch_bytes)],
+      ['huge pages', t.huge_pages ? 'yes' : 'no'],
       ['hit rate', asked ? `${percent(t.hits / asked)} of ${number(asked)}` : '–'],
       ['in', bytes(t.bytes_in)],
       ['out', bytes(t.bytes_out)],
       ['in flight', number(t.transfers_in_flight)],
+      ['last failure', t.last_failure ? [reason(t.last_failure.reason), ' ', stamp(t.last_failure.at)] : 'none'],
     ]),
   );
 }

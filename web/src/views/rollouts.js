@@ -22,7 +22,6 @@ import {
 } from '../parts.js';
 import { currentRollout, resource, rollouts, state } from '../state.js';
 import { h } from '../vdom.js';
-import { evidence } from './evidence.js';
 
 // ---------------------------------------------------------------- the stage track
 function stageNote(r, stage, at, now) {
@@ -94,7 +93,13 @@ function health(r) {
     ];
   }
   const judged = (r.gates ?? []).filter((g) => g.judged !== false);
-  const list = (gs) => gs.map((g) => `${g.name} ${verdictPhrase(g.verdict)}`).join(', ');
+  const list = (gs) =>
+    [...new Set(gs.map((g) => g.verdict))]
+      .map((v) => {
+        const names = gs.filter((g) => g.verdict === v).map((g) => g.name);
+        return `${names.join(', ')} ${names.length === 1 ? verdictPhrase(v) : verdictPhrase(v).replace(/^is /, 'are ').replace(/^has /, 'have ').replace(/^fails$/, 'fail')}`;
+      })
+      .join('; ');
   const failing = judged.filter((g) => g.verdict === 'FAIL');
   if (failing.length) return ['fail', failing.length === 1 ? '1 gate fails' : `${failing.length} gates fail`, list(failing)];
   const open = judged.filter((g) => g.verdict !== 'PASS');
@@ -311,7 +316,7 @@ function identity(r) {
       ['created', stamp(r.created_at)],
       ['ended', r.ended_at ? stamp(r.ended_at) : 'not yet'],
       ['version', number(r.version)],
-      ['cohort', [...(r.cohort?.tenants ?? []), ...(r.cohort?.classes ?? []), ...(r.cohort?.headers ?? [])].join(', ') || 'everybody'],
+      ['cohort', [...(r.cohort?.tenants ?? []), ...(r.cohort?.classes ?? [])].join(', ') || (r.contract === 'exact' ? 'everybody' : 'everybody who allows approximation')],
       ...Object.entries(r.params ?? {}).map(([k, v]) => [k, String(v)]),
       [
         'evidence',
@@ -334,7 +339,6 @@ function panel(r, isCurrent) {
     isCurrent ? tiles() : null,
     gates(r),
     isCurrent ? releaseCharts(mass) : null,
-    evidence(r),
     h('div', { class: 'columns even' }, h('div', {}, timeline(r)), h('div', {}, identity(r))),
   ];
 }
