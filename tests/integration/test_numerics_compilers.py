@@ -101,6 +101,15 @@ class Compilers(unittest.TestCase):
             wrong = self.build(os.path.join(folder, "wrong"), "gcc", "-O2", everything=False, source_edit=reorder)
             self.assertNotEqual(self.run_isa(right), self.run_isa(wrong))
 
+    def test_kernels_are_built_at_the_level_meant(self):
+        """Without unrolling a tile's sums lie in memory, and prefill takes three times as long; nothing else would tell."""
+        for given, level in ((["OPT=-O2"], "-O3"), (["SAN=-fsanitize=address", "OPT=-O1"], "-O2")):
+            with tempfile.TemporaryDirectory() as folder:
+                out = f"{folder}/kernels/scalar/pack.o"
+                r = subprocess.run(["make", "-n", f"B={folder}", "V=1", *given, out], cwd=ROOT, capture_output=True, text=True, timeout=120)
+            compiles = [line.split() for line in r.stdout.splitlines() if "-c kernels/scalar/pack.c" in line]
+            self.assertEqual([[w for w in line if w.startswith("-O")] for line in compiles], [[level]], r.stdout + r.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
