@@ -3,6 +3,7 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -438,6 +439,27 @@ class SoakTest(unittest.TestCase):
         grown = self.resident_kib(pid) - warm
         self.assertLess(grown, 3072, f"{grown} KiB more than the {warm} KiB after the warm-up; {receipts()} receipts")
         t.expect("live")
+
+
+class StartingServerTest(unittest.TestCase):
+    def test_a_load_shows_its_percent_and_the_console_goes_on_by_itself(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        t = Terminal(f"http://127.0.0.1:{port}")
+        self.addCleanup(t.close)
+        t.expect("cannot reach")
+        large = tempfile.NamedTemporaryFile(suffix=".gguf")  # as long a hole behind its tensors has to be hashed too
+        self.addCleanup(large.close)
+        shutil.copyfile(support.MODEL, large.name)
+        os.truncate(large.name, 3 << 30)
+        d = support.Daemon("--listen", f"127.0.0.1:{port}", model=large.name, wait=False)
+        self.addCleanup(d.stop)
+        t.expect("load [")
+        t.expect("the server is still starting and loads its model")
+        self.assertNotIn("exact baseline", t.screen())
+        t.expect("live", timeout=60)
+        t.expect("No rollout yet")
 
 
 class LostServerTest(unittest.TestCase):
