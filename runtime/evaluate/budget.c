@@ -85,6 +85,7 @@ static const struct kv_ablation ablations[] = {
     {"infinigen", "alpha", 4, {2, 4, 5, 8}, false},
     {"infinigen", "cap_rows", 3, {0.25, 1, 4}, true},
     {"infinigen", "equalise", 2, {0, 1}, false},
+    {"infinigen", "rehearse", 2, {0, 1}, false},
     {"pqcache", "subspaces", 3, {1, 2, 4}, false},
     {"pqcache", "bits", 3, {4, 6, 8}, false},
     {"pqcache", "top_rows", 4, {0.125, 0.5, 1, 2}, true},

@@ -4,8 +4,9 @@
  * int(ρ d) shared columns by Σ (|QA| + |KA|), and keeps those columns of every key. A row is wanted when its partial logit is
  * over max − alpha; equalise gives every head of the group the mean count; cap_rows is the paper's declared cut, and the
  * ledger's candidates keep the count before it. The newest row is always attended. Ties go to the lower row. The first two layers stay
- * dense. alpha and cap_rows large enough select every row. Widening doubles alpha and cap_rows. The query is the layer's
- * own, where the paper rehearses with the preceding layer's input. */
+ * dense. alpha and cap_rows large enough select every row. Widening doubles alpha and cap_rows. While serving, the query is the one that
+ * the preceding layer's input foretells (rehearse); rotation lies between W_q and the keys, so W_q cannot be skewed beforehand as the paper does
+ * for unrotated models: all of it is multiplied, and the partial channels are taken after. */
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/support.h"
@@ -14,12 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTIAL_RATIO, ALPHA, CAP_ROWS, EQUALISE, N_PARAMS };
+enum { PARTIAL_RATIO, ALPHA, CAP_ROWS, EQUALISE, REHEARSE, N_PARAMS };
 const struct kv_param_spec kv_selector_infinigen_params[N_PARAMS] = {
     {"partial_ratio", "float", 0.3, 0.01, 1, "share", "paper: 0.3; code: 0.2", "share of the skewed channels that are rehearsed"},
     {"alpha", "float", 4, 0, 1e9, "logits", "paper: 4 OPT, 5 LLaMA", "rows within alpha of the best partial logit are wanted"},
     {"cap_rows", "int", 400, 1, 1048576, "rows", "code: 400 of 2048", "most rows a head takes"},
     {"equalise", "bool", 1, 0, 1, "", "paper", "every head of the group takes the mean count"},
+    {"rehearse", "bool", 1, 0, 1, "", "paper", "rank by the query that the layer before foretells, so that rows can be fetched while that layer computes"},
 };
 
 struct kv_selector {
@@ -256,7 +258,7 @@ static enum kv_status infinigen_query(struct kv_selector *s, const struct kv_row
 }
 
 const struct kv_selector_method kv_selector_infinigen = {
-    .name = "infinigen", .params = kv_selector_infinigen_params, .n_params = N_PARAMS, .dense_layers = 2, .per_q_head = true,
+    .name = "infinigen", .params = kv_selector_infinigen_params, .n_params = N_PARAMS, .rehearse = "rehearse", .dense_layers = 2, .per_q_head = true,
     .create = infinigen_create, .tune = infinigen_tune, .destroy = infinigen_destroy, .build = infinigen_build, .append = infinigen_append, .drop = infinigen_drop,
     .query = infinigen_query, .covered = infinigen_covered,
 };

@@ -37,6 +37,7 @@ struct kv_selector_method {
     const struct kv_param_spec *params;
     int32_t n_params;
     const char *online_estimate; /* what query answers as estimated_omitted_mass; NULL: nothing */
+    const char *rehearse;  /* parameter that, unless 0, has a query ranked by what the layer before foretells of it; NULL: never */
     int32_t dense_layers;  /* first layers that stay dense by the method's rule */
     bool per_q_head;       /* false: one support for the whole group */
     /* Room for n_rows_max rows; the only place that allocates. layer/kv_head/seed feed seeded methods. */

@@ -104,6 +104,7 @@ void kv_report_publication(struct kv_engine *e, struct kv_sequence *s)
     kv_sha256(s->tokens + s->segment, (size_t)n * sizeof *s->tokens, r.digest);
     r.rows = s->selected.rows;
     r.rows_total = s->selected.visible;
+    r.bytes = s->selected.ahead;
     r.value = s->selected.units ? s->selected.mass / s->selected.units : 0;
     memset(&s->selected, 0, sizeof s->selected);
     s->segment = s->n_tokens;

@@ -141,6 +141,7 @@ static void report_gate(struct kv_engine *e, struct kv_step_item *it)
         e->stats.selection_bytes += atomic_exchange(&sel->ranked_bytes, 0);
         uint64_t rows = atomic_exchange(&sel->rows, 0), visible = atomic_exchange(&sel->visible, 0);
         s->selected.rows += rows, s->selected.visible += visible;
+        s->selected.ahead += atomic_exchange(&sel->ahead_bytes, 0);
         e->stats.selected_rows += rows, e->stats.visible_rows += visible;
         e->stats.index_build_ns += atomic_exchange(&sel->build_ns, 0);
         e->stats.index_waits += atomic_exchange(&sel->waits, 0);

@@ -262,6 +262,7 @@ static void add_item(struct kv_engine *e, struct kv_sequence *s, int32_t n)
     it->n = n;
     it->position = position;
     it->selects = s->selection && n == 1 && position >= s->n_prompt && !s->dense_once;
+    it->rehearses = it->selects && s->selection->rehearses;
     it->sample = end == s->n_tokens;
     it->every_logits = s->observe_prompt;
     it->owner = s;

@@ -64,11 +64,15 @@ void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int3
     (void)worker;
     struct kv_engine *e = ctx;
     struct kv_sequence *s = item->owner;
-    if (layer < s->selection->method->dense_layers) return;
+    struct kv_selection *sel = s->selection;
+    if (layer < sel->method->dense_layers) return;
+    struct kv_attention ranked = *a;
+    if (item->rehearsed) ranked.q = item->rehearsed + (size_t)kv_head * (size_t)sel->group * (size_t)sel->d_head;
     for (int widened = 0; widened < 2; widened++) {
         double mass;
         int64_t omitted;
-        enum kv_status status = kv_selection_query(s->selection, layer, kv_head, a, a->visible[0], widened, &mass, &omitted);
+        enum kv_status status = kv_selection_query(sel, layer, kv_head, &ranked, a->visible[0], widened, &mass, &omitted);
+        if (status == KV_OK && item->rehearsed) atomic_fetch_add_explicit(&sel->ahead_bytes, sel->ledger[kv_head].transfer_bytes, memory_order_relaxed);
         if (status == KV_OK && kv_fault_strikes(&s->cache.faults, KV_FAULT_forced_candidate_cap)) status = KV_BUDGET_EXCEEDED;
         if (status != KV_OK) atomic_store(&s->gate_status, (int32_t)status);
         switch (decide(e, s, status, mass, widened)) {

@@ -101,6 +101,7 @@ class Methods(unittest.TestCase):
         self.assertTrue(served, segments)
         self.assertEqual({r["published"] for r in served}, {"approximate"})
         self.assertTrue(all(r["rows"] < r["rows_total"] and r["value"] > 0 for r in served), served)
+        self.assertEqual(any(r["bytes"] for r in served), name == "infinigen", "only a rehearsal knows rows ahead")
         self.assertEqual(self.d.get(f"/api/v1/rollouts/{rollout}")[1]["stage"], "EXACT_BASELINE")
 
     def test_quest(self):
