@@ -93,7 +93,7 @@ static void compare(const char *name, int rows, int cols, bool ascii)
     if (getenv("KVASIR_GOLDEN")) fputs(now, f);
     else kept[fread(kept, 1, sizeof kept - 1, f)] = 0;
     fclose(f);
-    if (!getenv("KVASIR_GOLDEN")) ck_assert_msg(!strcmp(now, kept), "%s is another screen now:\n%s", path, now);
+    if (!getenv("KVASIR_GOLDEN")) ck_assert_msg(!strcmp(now, kept), "%s is another screen now; if that is meant, KVASIR_GOLDEN=write CK_RUN_SUITE=console/screens keeps it:\n%s", path, now);
     free(now);
     kv_grid_free(&g);
 }
