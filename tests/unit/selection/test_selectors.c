@@ -1,4 +1,5 @@
 /* test_selectors.c — what every method owes, on random grouped shapes, ties, duplicates, damaged rows and growing sequences. */
+#include "runtime/selection/draw.h"
 #include "tests/unit/selection/case.h"
 
 #include <math.h>
@@ -63,6 +64,31 @@ START_TEST(supports_are_sound)
             kv_lab_result_free(&r);
             case_free(&t);
         }
+}
+END_TEST
+
+/* Drawn shapes, widths, lengths and prompts; up to all rows are copies of a few, so that scores tie and clusters and codebooks stay empty. Twice is the same. */
+START_TEST(drawn_shapes_with_copies_and_empty_clusters_are_sound)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    for (uint64_t n = 0; n < 60; n++) {
+        struct test_case t;
+        int32_t heads = 1 + (int32_t)(kv_draw(n, 0) % 3), group = 1 + (int32_t)(kv_draw(n, 1) % 5), d = 4 * (1 + (int32_t)(kv_draw(n, 2) % 9)), rows = 1 + (int32_t)(kv_draw(n, 3) % 220);
+        int32_t distinct = 1 + (int32_t)(kv_draw(n, 4) % (uint64_t)rows), copies = (int32_t)(kv_draw(n, 5) % 101);
+        case_random(&t, m->name, heads * group, heads, d, rows, 1000 + n);
+        tighten(&t);
+        for (int32_t i = 0; i < heads * rows; i++) {
+            int32_t from = i / rows * rows + (int32_t)(kv_draw(n, 10 + 2 * (uint64_t)i) % (uint64_t)distinct);
+            if ((int32_t)(kv_draw(n, 11 + 2 * (uint64_t)i) % 100) < copies) memcpy(t.k + (size_t)i * (size_t)d, t.k + (size_t)from * (size_t)d, (size_t)d * sizeof *t.k);
+        }
+        if (n % 3 == 0) case_prefill(&t, 1 + (int32_t)(n % 4), n);
+        struct kv_lab_result a = case_run(&t), b = case_run(&t);
+        expect_sound(&t, &a);
+        ck_assert_mem_eq(a.support, b.support, (size_t)t.c.n_q_heads * (size_t)a.n_blocks * sizeof *a.support);
+        kv_lab_result_free(&a);
+        kv_lab_result_free(&b);
+        case_free(&t);
+    }
 }
 END_TEST
 
@@ -321,6 +347,7 @@ Suite *suite_selectors(void)
     int n = (int)kv_selector_count();
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, supports_are_sound, 0, n);
+    tcase_add_loop_test(c, drawn_shapes_with_copies_and_empty_clusters_are_sound, 0, n);
     tcase_add_loop_test(c, full_budget_is_dense_by_bits, 0, n);
     tcase_add_loop_test(c, ties_go_to_the_lower_row, 0, n);
     tcase_add_loop_test(c, damaged_rows_do_not_break_selection, 0, n);

@@ -1,0 +1,108 @@
+/* test_tournament.c — a tournament beside a running engine: what is served keeps its bits, what does not fit is dropped, and it starts and stops at any time. */
+#include "tests/unit/service/engine_runs.h"
+
+#include <check.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct kv_tournament_config of(const char *a, const char *b, uint64_t units)
+{
+    struct kv_tournament_config c = {.pipeline = {kv_pipeline_find(a), kv_pipeline_find(b)}, .n = 2, .mass = 0.9, .fraction = 0.05, .units = units};
+    for (int i = 0; i < 2; i++) kv_params_default(c.pipeline[i], &c.params[i]);
+    return c;
+}
+
+START_TEST(what_is_served_keeps_its_bits)
+{
+    struct run *alone = calloc(1, sizeof *alone), *beside = calloc(1, sizeof *beside);
+    struct kv_engine *e = make_engine(NULL);
+    struct kv_tournament_view v;
+    struct kv_error err = {0};
+    run_init(alone, 5, PROMPT, 60);
+    run_all(e, alone);
+    ck_assert(!kv_engine_tournament(e, &v));
+    ck_assert_int_eq(kv_engine_tournament_stop(e), KV_NOT_FOUND);
+    struct kv_tournament_config c = of("quest", "pqcache", 64);
+    ck_assert_int_eq(kv_engine_tournament_start(e, &c, &err), KV_OK);
+    ck_assert_int_eq(kv_engine_tournament_start(e, &c, &err), KV_CONFLICT);
+    for (int rounds = 0; rounds < 40; rounds++) { /* more units than it wants: it ends by itself */
+        run_init(beside, 5, PROMPT, 60);
+        run_all(e, beside);
+        same_runs(alone, beside);
+        ck_assert(kv_engine_tournament(e, &v));
+        if (!v.running) break;
+    }
+    ck_assert(!v.running && v.units == 64 && v.limit == 64);
+    ck_assert_uint_gt(v.units + v.dropped, 64 - 1);
+    ck_assert_int_eq(kv_engine_tournament_start(e, &c, &err), KV_OK); /* the next one forgets the last */
+    ck_assert(kv_engine_tournament(e, &v) && v.units < 64);
+    kv_engine_destroy(e); /* while it runs */
+    free(alone);
+    free(beside);
+}
+END_TEST
+
+static void *meddle(void *arg)
+{
+    struct kv_engine *e = arg;
+    struct kv_tournament_view v;
+    for (int i = 0; i < 12; i++) {
+        struct kv_tournament_config c = of(i % 2 ? "sparq" : "quest", "clusterkv", 1000);
+        kv_engine_tournament_start(e, &c, NULL);
+        for (int k = 0; k < 20; k++) kv_engine_tournament(e, &v);
+        kv_engine_tournament_stop(e);
+    }
+    return NULL;
+}
+
+START_TEST(it_starts_and_stops_under_traffic)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = make_engine(NULL);
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, meddle, e), 0);
+    for (int i = 0; i < 4; i++) {
+        run_init(r, 7, PROMPT, 40);
+        run_all(e, r);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+/* Rows that a candidate computed, or that follow such rows, are nobody's reference. */
+START_TEST(candidates_are_never_sampled)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = make_engine(NULL);
+    struct kv_tournament_view v;
+    struct kv_tournament_config c = of("quest", "sparq", 1000);
+    struct kv_error err = {0};
+    install(e, "quest", "budget_rows", 32, false);
+    ck_assert_int_eq(kv_engine_tournament_start(e, &c, &err), KV_OK);
+    for (int i = 0; i < 3; i++) {
+        run_init(r, 9, PROMPT, 60);
+        assign(e, r, KV_APPROXIMATE);
+        run_all(e, r);
+    }
+    ck_assert(kv_engine_tournament(e, &v));
+    ck_assert_uint_eq(v.units + v.dropped, 0);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+Suite *suite_tournament(void);
+Suite *suite_tournament(void)
+{
+    Suite *s = suite_create("tournament");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 90);
+    tcase_add_test(t, what_is_served_keeps_its_bits);
+    tcase_add_test(t, it_starts_and_stops_under_traffic);
+    tcase_add_test(t, candidates_are_never_sampled);
+    suite_add_tcase(s, t);
+    return s;
+}
