@@ -34,27 +34,36 @@ static void free_credits(struct kv_engine *e, struct kv_admission_credits *out)
     *out = (struct kv_admission_credits){.pinned_free = left[KV_CREDIT_PINNED], .staging_free = left[KV_CREDIT_STAGING], .link_free = left[KV_CREDIT_LINK], .queue_free = (uint32_t)left[KV_CREDIT_QUEUE]};
 }
 
-void kv_admission_ask(struct kv_openai *o)
+/* Where a request stands among those who wait is the policy's to say, so the queue counts only against what would move. */
+static void ask(const struct kv_openai *o, const struct kv_engine_stats *s, bool moves, struct kv_admission_answer *out)
 {
-    struct kv_app *app = o->app;
+    const struct kv_app *app = o->app;
     const struct kv_model_info *m = kv_model_info(app->model);
-    struct kv_engine_stats s;
     struct kv_admission_estimate t;
     struct kv_admission_credits credits;
-    struct kv_admission_answer a;
-    kv_engine_stats(app->engine, &s);
-    bool moves = o->arm.candidate != 0;
-    int32_t places = (int32_t)app->config->max_sequences;
-    if (!moves && s.active + s.queued < places) return;
     uint64_t bytes = moves ? (uint64_t)(o->q.n_prompt + o->q.max_tokens) * row_bytes(m) : 0;
     free_credits(app->engine, &credits);
-    kv_admission_estimate(&s, places, o->q.n_prompt, o->q.max_tokens, bytes, app->config->link_latency_us, &t);
+    kv_admission_estimate(s, (int32_t)app->config->max_sequences, o->q.n_prompt, o->q.max_tokens, bytes, app->config->link_latency_us, &t);
     struct kv_admission_request r = {.tenant = o->tenant, .class = o->q.class, .contract = o->q.contract, .prompt_tokens = o->q.n_prompt, .max_tokens = o->q.max_tokens,
-        .slack_ms = o->deadline_ms ? (double)o->deadline_ms : -1, .estimate_ms = t.queue_ms + t.transfer_ms + t.prefill_ms + t.decode_ms, .backend_bytes = bytes, .staging_bytes = 2 * bytes / (uint64_t)m->n_layers};
-    kv_control_admission(app->control, &r, &credits, &a);
+        .slack_ms = o->deadline_ms ? (double)o->deadline_ms : -1, .estimate_ms = (moves ? t.queue_ms : 0) + t.transfer_ms + t.prefill_ms + t.decode_ms, .backend_bytes = bytes,
+        .staging_bytes = 2 * bytes / (uint64_t)m->n_layers};
+    kv_control_admission(app->control, &r, &credits, out);
+}
+
+void kv_admission_ask(struct kv_openai *o)
+{
+    struct kv_engine_stats s;
+    struct kv_admission_answer a = {0};
+    kv_engine_stats(o->app->engine, &s);
+    if (o->arm.candidate) {
+        ask(o, &s, true, &a);
+        o->q.priority = a.priority;
+        if (a.action == KV_ADMIT_TRANSFER) return;
+        kv_events_log(KV_LOG_DEBUG, "a request of %s goes to the baseline: %s", o->tenant, a.reason);
+        o->arm.arm = KV_ARM_OUTSIDE;
+        o->arm.candidate = 0;
+    }
+    if (s.active + s.queued < (int32_t)o->app->config->max_sequences) return;
+    ask(o, &s, false, &a);
     o->q.priority = a.priority;
-    if (!moves || a.action == KV_ADMIT_TRANSFER) return;
-    kv_events_log(KV_LOG_DEBUG, "a request of %s goes to the baseline: %s", o->tenant, a.reason);
-    o->arm.arm = KV_ARM_OUTSIDE;
-    o->arm.candidate = 0;
 }

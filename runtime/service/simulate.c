@@ -154,7 +154,7 @@ static void arrive(struct sim *s)
     }
 }
 
-/* Longest waiting beyond the bound first, then priority, then the nearer deadline, then arrival. */
+/* As the engine does it: who has waited beyond the bound first, then priority, then arrival. */
 static int32_t best(struct sim *s)
 {
     int32_t at = -1;
@@ -163,8 +163,7 @@ static int32_t best(struct sim *s)
         const struct kv_sim_request *q = &s->trace->request[w->request];
         w->aged = s->now_us - (double)q->at_us > s->c->starvation_ms * 1e3;
         if (!b || (w->aged && !b->aged)) at = i;
-        else if (w->aged == b->aged && !w->aged &&
-                 (w->priority > b->priority || (w->priority == b->priority && slack_us(s, q) < slack_us(s, &s->trace->request[b->request])))) at = i;
+        else if (w->aged == b->aged && !w->aged && w->priority > b->priority) at = i;
     }
     return at;
 }

@@ -3,6 +3,8 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
+import time
 import unittest
 from collections import OrderedDict
 
@@ -121,6 +123,50 @@ class Simulate(unittest.TestCase):
         status, _, err = simulate("--trace", self.trace, "--policy", "no-such-policy")
         self.assertEqual(status, 1)
         self.assertIn("no-such-policy", err)
+
+    def burst(self, policy, path, kinds):
+        """All at once on one place, in this order: the seconds it took, and how many with a deadline met it."""
+        came, threads = [], []
+        with support.Daemon("--set", f"trace.path={path}", "--set", "engine.max_sequences=1", "--set", "engine.prefix_reuse=false", "--set", f"policies.admission=policies/{policy}.lua") as d:
+
+            def ask(body):
+                status, _ = d.post("/v1/completions", body)
+                came.append(status == 200 and "deadline_ms" in body["kvasir"])
+
+            began = time.monotonic()
+            for i, kvasir in enumerate(kinds):
+                prompt = f"Story {policy} {i}: " + " ".join(f"gate {i * 37 % 101} has {i * k % 89} lamps" for k in range(1, 60))
+                threads.append(threading.Thread(target=ask, args=({"prompt": prompt, "max_tokens": 2, "ignore_eos": True, "temperature": 0, "kvasir": kvasir},)))
+                threads[-1].start()
+                d.wait_until(lambda n=len(threads): d.get("/api/v1/credits")[1]["demand"]["waiting_requests"] + len(came) >= n - 1)
+            for t in threads:
+                t.join(60)
+            return time.monotonic() - began, sum(came)
+
+    def test_policies_rank_as_they_do_live(self):
+        path, early = os.path.join(self.dir.name, "burst.jsonl"), [{"contract": "approximate"}] * 24
+        for _ in range(3):  # a machine that changes its pace between two bursts says nothing about policies
+            each, _ = self.burst("fifo", os.path.join(self.dir.name, "early.jsonl"), early[:12])
+            each, live = each / 12, {}
+            deadline_ms = int(16000 * each)
+            kinds = early + [{"contract": "exact", "deadline_ms": deadline_ms}] * 4 + [{"contract": "approximate", "deadline_ms": deadline_ms}] * 6
+            for policy in ("fifo", "admission", "earliest_deadline"):
+                if os.path.exists(path):
+                    os.remove(path)
+                live[policy] = self.burst(policy, path, kinds)[1]
+            if live["fifo"] < live["admission"] < live["earliest_deadline"] == 10:
+                break
+        with open(path) as f:  # the last run's: everybody was served
+            lines = [json.loads(line) for line in f]
+        self.assertEqual(len(lines), 34)
+        rate = sum(x["input_length"] for x in lines) / len(lines) / each
+        status, r, err = simulate("--trace", path, "--block-tokens", "64", "--policy", "fifo,admission,earliest_deadline", "--set", "bytes_per_token=2048", "--set", "max_sequences=1",
+                                  "--set", f"prefill_tokens_per_s={rate:.0f}", "--set", "decode_base_us=1", "--set", "decode_sequence_us=1", "--set", "prefill_chunk=4096")
+        self.assertEqual(status, 0, err)
+        replayed = {policy: x["in_time"] - len(early) for policy, x in zip(live, r["runs"])}
+        for counts in (live, replayed):
+            self.assertLess(counts["fifo"], counts["admission"], (live, replayed))
+            self.assertLess(counts["admission"], counts["earliest_deadline"], (live, replayed))
 
     def test_a_recorded_trace_gives_the_hits_of_the_live_server(self):
         """What the daemon reused of its prompts, against its own trace through a host tier with room for all."""
