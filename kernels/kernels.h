@@ -121,7 +121,7 @@ void kv_numerics_enter(void);
 size_t kv_numerics_selftest(const struct kv_kernels *k, uint8_t *out, size_t cap);
 
 /* Aligned binary tree: the state of subtree (level, index), i.e. of blocks [index << level, (index+1) << level) cut at
- * n_blocks. scratch: room for (level+1) states of n_q × (d_head + 2) floats. Any cut of a range into aligned subtrees folded by
+ * n_blocks. scratch: kv_attend_scratch_floats of them, best at a cache line. Any cut of a range into aligned subtrees folded by
  * kv_fold_subtrees gives the same bits. */
 size_t kv_attend_scratch_floats(int32_t n_q, int32_t d_head, int32_t level);
 void kv_attend_subtree(const struct kv_kernels *k, const struct kv_attention *a, int32_t level, int32_t index,

@@ -95,7 +95,7 @@ static void test_products(struct run *r)
 static void test_attention(struct run *r)
 {
     enum { D = 48, Q = 5, BLOCKS = 3 };
-    float rows[64 * D], q[Q * D], out[Q * D], scratch[3 * Q * (D + 2)], m[Q], l[Q], u[Q * D], lo[D] = {0}, hi[D] = {0};
+    float rows[64 * D], q[Q * D], out[Q * D], scratch[3 * (2 * 16 + Q * D)], m[Q], l[Q], u[Q * D], lo[D] = {0}, hi[D] = {0};
     uint16_t k[BLOCKS][64 * D], v[BLOCKS][64 * D];
     const void *kp[BLOCKS], *vp[BLOCKS];
     static const int32_t visible[Q] = {150, 151, 152, 64, 0};

@@ -4,15 +4,22 @@
 
 #include "kernels/scalar/scalar.h"
 
+/* Each part of a state begins a cache line where the scratch does: what one fold stores is what the next one loads. */
+static size_t padded(size_t floats)
+{
+    return (floats + 15) & ~(size_t)15;
+}
+
 static size_t state_floats(int32_t n_q, int32_t d_head)
 {
-    return (size_t)n_q * ((size_t)d_head + 2);
+    return 2 * padded((size_t)n_q) + padded((size_t)n_q * (size_t)d_head);
 }
 
 static struct kv_states state_at(float *scratch, int32_t n_q, int32_t d_head, int32_t slot)
 {
     float *p = scratch + (size_t)slot * state_floats(n_q, d_head);
-    return (struct kv_states){p, p + n_q, p + 2 * (size_t)n_q};
+    size_t n = padded((size_t)n_q);
+    return (struct kv_states){p, p + n, p + 2 * n};
 }
 
 size_t kv_attend_scratch_floats(int32_t n_q, int32_t d_head, int32_t level)
@@ -64,7 +71,8 @@ static int64_t next_block(const struct kv_attention *a, int64_t b, int64_t end, 
     return b;
 }
 
-/* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. */
+/* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. For one query row
+ * avx512_selected.c does that, row by row. */
 static void fetch(const struct kv_attention *a, int64_t b, uint64_t rows)
 {
     size_t row_bytes = kv_type_row_bytes(a->row_type, a->d_head);
@@ -84,7 +92,7 @@ static void attend_some(const struct kv_kernels *k, const struct kv_attention *a
     int64_t before = 0;
     for (int64_t b = next_block(a, first, end, &rows), next; b < end; b = next) {
         next = next_block(a, b + 1, end, &ahead);
-        if (next < end) fetch(a, next, ahead);
+        if (next < end && a->n_q > 1) fetch(a, next, ahead);
         if (depth) {
             int32_t level = 64 - __builtin_clzll((uint64_t)(before ^ b));
             for (; depth > 1 && join[depth - 1] < level; depth--)

@@ -1,10 +1,32 @@
 /* avx512_selected.c — what selection asks of attention: bounds of pages, and the state of one block and one query row over selected rows, which are
  * packed sixteen to a vector of scores. */
-#include "kernels/scalar/scalar.h"
 #include "kernels/x86/avx512.h"
 
+/* Selected rows of the next block, fetched a few at a time while this one computes: all at once they would fill every buffer for misses. */
+struct ahead {
+    const uint8_t *k, *v;
+    uint64_t rows_k, rows_v;
+};
+
+KV_INLINE struct ahead look_ahead(const struct kv_attention *a, int32_t i, int32_t b)
+{
+    while (++b < a->n_blocks) {
+        uint64_t rows = a->k[b] ? a->support[(size_t)i * (size_t)a->n_blocks + (size_t)b] : 0;
+        if (rows) return (struct ahead){a->k[b], a->v[b], rows, rows};
+    }
+    return (struct ahead){0};
+}
+
+KV_INLINE void fetch_row(const uint8_t *block, uint64_t *rows, size_t row_bytes)
+{
+    if (!*rows) return;
+    const char *row = (const char *)block + (size_t)__builtin_ctzll(*rows) * row_bytes;
+    *rows &= *rows - 1;
+    for (size_t c = 0; c < row_bytes; c += 64) _mm_prefetch(row + c, _MM_HINT_T1);
+}
+
 /* p[j] = scaled score of row at[j], j < n; at is padded to a multiple of four with rows that may be read. */
-KV_INLINE void scores(const enum kv_type type, const float *q, const uint8_t *k, size_t d, float scale, const uint8_t *at, int n, float *p)
+KV_INLINE void scores(const enum kv_type type, const float *q, const uint8_t *k, size_t d, float scale, const uint8_t *at, int n, struct ahead *next, float *p)
 {
     const size_t row_bytes = d * kv_width(type);
     for (int g = 0; g < n; g += 16) {
@@ -25,6 +47,7 @@ KV_INLINE void scores(const enum kv_type type, const float *q, const uint8_t *k,
                 a3 = _mm512_fmadd_ps(kv_load16(type, k3, c), qc, a3);
             }
             z[r4] = kv_tree_head(a0, a1, a2, a3);
+            for (int r = 0; r < 4; r++) fetch_row(next->k, &next->rows_k, row_bytes);
         }
         _mm512_storeu_ps(p + g, _mm512_mul_ps(kv_tree_tail(z[0], z[1], z[2], z[3]), _mm512_set1_ps(scale)));
     }
@@ -55,7 +78,7 @@ KV_INLINE void values16(const enum kv_type type, const uint8_t *v, size_t d, siz
     _mm512_storeu_ps(u + c, kv_canon16(acc));
 }
 
-KV_INLINE void values64(const enum kv_type type, const uint8_t *v, size_t d, size_t c, const uint8_t *at, int n, const float *p, float *u)
+KV_INLINE void values64(const enum kv_type type, const uint8_t *v, size_t d, size_t c, const uint8_t *at, int n, const float *p, struct ahead *next, float *u)
 {
     __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
     for (int i = 0; i < n; i++) {
@@ -65,6 +88,7 @@ KV_INLINE void values64(const enum kv_type type, const uint8_t *v, size_t d, siz
         a1 = _mm512_fmadd_ps(w, kv_load16(type, row, c + 16), a1);
         a2 = _mm512_fmadd_ps(w, kv_load16(type, row, c + 32), a2);
         a3 = _mm512_fmadd_ps(w, kv_load16(type, row, c + 48), a3);
+        fetch_row(next->v, &next->rows_v, d * kv_width(type));
     }
     _mm512_storeu_ps(u + c, kv_canon16(a0));
     _mm512_storeu_ps(u + c + 16, kv_canon16(a1));
@@ -81,11 +105,14 @@ KV_INLINE void selected(const enum kv_type type, const struct kv_attention *a, i
     for (uint64_t left = rows; left; left &= left - 1) at[n++] = (uint8_t)__builtin_ctzll(left);
     for (int pad = n; pad % 4; pad++) at[pad] = at[0];
     for (int j = 0; j < 16; j++) p[n + j] = 0;
-    scores(type, a->q + (size_t)i * a->q_stride, a->k[b], d, a->scale, at, n, p);
+    struct ahead next = look_ahead(a, i, b);
+    scores(type, a->q + (size_t)i * a->q_stride, a->k[b], d, a->scale, at, n, &next, p);
     weigh(rows, n, p, out.m + i, out.l + i);
     size_t c = 0;
-    for (; c + 64 <= d; c += 64) values64(type, a->v[b], d, c, at, n, p, u);
+    for (; c + 64 <= d; c += 64) values64(type, a->v[b], d, c, at, n, p, &next, u);
     for (; c < d; c += 16) values16(type, a->v[b], d, c, at, n, p, u);
+    while (next.rows_k) fetch_row(next.k, &next.rows_k, d * kv_width(type));
+    while (next.rows_v) fetch_row(next.v, &next.rows_v, d * kv_width(type));
 }
 
 void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t b, uint64_t rows, struct kv_states out)
@@ -97,48 +124,57 @@ void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t 
 
 /* ---------------------------------------------------------------- bounds of pages */
 
-enum { MAX_D = 1024 };
-
-/* Four pages [4][2][wide] of fp32 and one query row. */
-KV_INLINE __m512 four_bounds(const float *q, int32_t d, const float *pages, size_t wide)
+/* Four pages (fewer: the last ones repeat) and N query rows: out[i] holds a bound a lane. Lanes beyond d hold zeros, which leave a sum that began
+ * at +0 as it is. */
+KV_INLINE void four_bounds(const enum kv_type type, const int N, const float *q, size_t q_stride, const uint8_t *const page[4], size_t d, __m512 out[4])
 {
-    const float *p1 = pages + 2 * wide, *p2 = p1 + 2 * wide, *p3 = p2 + 2 * wide;
-    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (size_t c = 0; c < wide; c += 16) {
-        __m512 v = _mm512_maskz_loadu_ps(kv_first(d - (int32_t)c), q + c);
-        a0 = _mm512_add_ps(a0, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(pages + c)), _mm512_mul_ps(v, _mm512_load_ps(pages + wide + c))));
-        a1 = _mm512_add_ps(a1, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(p1 + c)), _mm512_mul_ps(v, _mm512_load_ps(p1 + wide + c))));
-        a2 = _mm512_add_ps(a2, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(p2 + c)), _mm512_mul_ps(v, _mm512_load_ps(p2 + wide + c))));
-        a3 = _mm512_add_ps(a3, _mm512_max_ps(_mm512_mul_ps(v, _mm512_load_ps(p3 + c)), _mm512_mul_ps(v, _mm512_load_ps(p3 + wide + c))));
+    const size_t row_bytes = d * kv_width(type);
+    __m512 acc[4][4];
+    for (int i = 0; i < N; i++)
+        for (int p = 0; p < 4; p++) acc[i][p] = _mm512_setzero_ps();
+    for (size_t c = 0; c < d; c += 16) {
+        const bool whole = c + 16 <= d;
+        __mmask16 m = kv_first((int32_t)(d - c));
+        __m512 v[4];
+        _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) v[i] = _mm512_maskz_loadu_ps(m, q + (size_t)i * q_stride + c);
+        _Pragma("GCC unroll 4") for (int p = 0; p < 4; p++)
+        {
+            __m512 lo = whole ? kv_load16(type, page[p], c) : kv_load16_first(type, m, page[p], c);
+            __m512 hi = whole ? kv_load16(type, page[p] + row_bytes, c) : kv_load16_first(type, m, page[p] + row_bytes, c);
+            _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) acc[i][p] = _mm512_add_ps(acc[i][p], _mm512_max_ps(_mm512_mul_ps(v[i], lo), _mm512_mul_ps(v[i], hi)));
+        }
     }
     const __m512 zero = _mm512_setzero_ps();
-    return kv_tree_tail(kv_tree_head(a0, a1, a2, a3), zero, zero, zero);
+    _Pragma("GCC unroll 4") for (int i = 0; i < N; i++)
+        out[i] = kv_canon16(kv_tree_tail(kv_tree_head(acc[i][0], acc[i][1], acc[i][2], acc[i][3]), zero, zero, zero));
 }
 
-/* Pages are converted once for all query rows. Lanes beyond d hold zeros, which leave a sum that began at +0 as it is. */
 KV_INLINE void bounds(const enum kv_type type, const float *q, int32_t n_q, size_t q_stride, const uint8_t *pages, int32_t n_pages, int32_t d, float *out,
                       size_t out_stride)
 {
-    const size_t wide = ((size_t)d + 15) / 16 * 16, row_bytes = (size_t)d * kv_width(type);
-    _Alignas(64) float four[8 * MAX_D];
+    const size_t page_bytes = 2 * (size_t)d * kv_width(type);
     for (int32_t p = 0; p < n_pages; p += 4) {
-        int32_t n = n_pages - p < 4 ? n_pages - p : 4;
-        for (int32_t r = 0; r < 8; r++)
-            for (size_t c = 0; c < wide; c += 16) {
-                const uint8_t *row = pages + ((size_t)p * 2 + (size_t)(r < 2 * n ? r : 0)) * row_bytes;
-                __m512 x = c + 16 <= (size_t)d ? kv_load16(type, row, c) : kv_load16_first(type, kv_first(d - (int32_t)c), row, c);
-                _mm512_store_ps(four + (size_t)r * wide + c, x);
+        const uint8_t *page[4];
+        __m512 bound[4];
+        for (int32_t r = 0; r < 4; r++) page[r] = pages + (size_t)(p + r < n_pages ? p + r : n_pages - 1) * page_bytes;
+        for (int32_t i = 0; i < n_q; i += 4) {
+            const float *from = q + (size_t)i * q_stride;
+            int32_t n = n_q - i < 4 ? n_q - i : 4;
+            switch (n) {
+            case 1: four_bounds(type, 1, from, q_stride, page, (size_t)d, bound); break;
+            case 2: four_bounds(type, 2, from, q_stride, page, (size_t)d, bound); break;
+            case 3: four_bounds(type, 3, from, q_stride, page, (size_t)d, bound); break;
+            default: four_bounds(type, 4, from, q_stride, page, (size_t)d, bound); break;
             }
-        for (int32_t i = 0; i < n_q; i++)
-            _mm512_mask_storeu_ps(out + (size_t)i * out_stride + p, kv_first(n), kv_canon16(four_bounds(q + (size_t)i * q_stride, d, four, wide)));
+            for (int32_t j = 0; j < n; j++) _mm512_mask_storeu_ps(out + (size_t)(i + j) * out_stride + p, kv_first(n_pages - p < 4 ? n_pages - p : 4), bound[j]);
+        }
     }
 }
 
 void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
                            size_t out_stride)
 {
-    if (d > MAX_D) kv_scalar_page_bounds(row_type, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
-    else if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
+    if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
     else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
     else bounds(KV_F32, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
 }

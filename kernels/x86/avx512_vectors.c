@@ -155,24 +155,33 @@ static void from_rows(enum kv_type row_type, const void *x, int32_t n, float *ou
     }
 }
 
+/* m and l of sixteen query rows at once, then u row by row. Rows where an identity may be are left to the definition. */
 static void fold(int32_t n_q, int32_t d_head, struct kv_states into, struct kv_states other)
 {
-    for (int32_t i = 0; i < n_q; i++) {
-        struct kv_states a = {into.m + i, into.l + i, into.u + (size_t)i * (size_t)d_head};
-        struct kv_states b = {other.m + i, other.l + i, other.u + (size_t)i * (size_t)d_head};
-        float m = *a.m > *b.m ? *a.m : *b.m;
-        if (m == -kv_float(KV_INF_BITS) || *a.l == 0 || *b.l == 0) { /* an identity may be among them */
-            kv_scalar_fold(1, d_head, a, b);
-            continue;
-        }
-        float e1 = kv_expf(*a.m - m), e2 = kv_expf(*b.m - m);
-        __m512 v1 = _mm512_set1_ps(e1), v2 = _mm512_set1_ps(e2);
-        *a.m = m;
-        *a.l = kv_canon(kv_fma(*b.l, e2, *a.l * e1));
-        for (int32_t c = 0; c < d_head; c += 16) {
-            __mmask16 k = kv_first(d_head - c);
-            __m512 left = _mm512_mul_ps(_mm512_maskz_loadu_ps(k, a.u + c), v1);
-            _mm512_mask_storeu_ps(a.u + c, k, kv_canon16(_mm512_fmadd_ps(_mm512_maskz_loadu_ps(k, b.u + c), v2, left)));
+    const __m512 none = _mm512_set1_ps(-kv_float(KV_INF_BITS)), zero = _mm512_setzero_ps();
+    for (int32_t i0 = 0; i0 < n_q; i0 += 16) {
+        __mmask16 here = kv_first(n_q - i0);
+        __m512 m1 = _mm512_maskz_loadu_ps(here, into.m + i0), m2 = _mm512_maskz_loadu_ps(here, other.m + i0);
+        __m512 l1 = _mm512_maskz_loadu_ps(here, into.l + i0), l2 = _mm512_maskz_loadu_ps(here, other.l + i0);
+        __m512 m = _mm512_mask_mov_ps(m2, _mm512_cmp_ps_mask(m1, m2, _CMP_GT_OQ), m1);
+        __mmask16 special = _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(l1, zero, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(l2, zero, _CMP_EQ_OQ);
+        __m512 e1 = kv_exp16(_mm512_sub_ps(m1, m)), e2 = kv_exp16(_mm512_sub_ps(m2, m));
+        float left[16], right[16];
+        _mm512_storeu_ps(left, e1), _mm512_storeu_ps(right, e2);
+        _mm512_mask_storeu_ps(into.m + i0, here & (__mmask16)~special, m);
+        _mm512_mask_storeu_ps(into.l + i0, here & (__mmask16)~special, kv_canon16(_mm512_fmadd_ps(l2, e2, _mm512_mul_ps(l1, e1))));
+        for (int32_t i = i0; i < n_q && i < i0 + 16; i++) {
+            float *u1 = into.u + (size_t)i * (size_t)d_head, *u2 = other.u + (size_t)i * (size_t)d_head;
+            if (special >> (i - i0) & 1) {
+                kv_scalar_fold(1, d_head, (struct kv_states){into.m + i, into.l + i, u1}, (struct kv_states){other.m + i, other.l + i, u2});
+                continue;
+            }
+            __m512 v1 = _mm512_set1_ps(left[i - i0]), v2 = _mm512_set1_ps(right[i - i0]);
+            for (int32_t c = 0; c < d_head; c += 16) {
+                __mmask16 k = kv_first(d_head - c);
+                __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(k, u1 + c), v1);
+                _mm512_mask_storeu_ps(u1 + c, k, kv_canon16(_mm512_fmadd_ps(_mm512_maskz_loadu_ps(k, u2 + c), v2, scaled)));
+            }
         }
     }
 }

@@ -192,7 +192,7 @@ START_TEST(known_states_are_taken_as_they_are)
     struct unit x;
     struct kv_sample computed = {0}, known = {0};
     double scratch[4096];
-    float whole[2 + D], part[2 + D], tree[8 * (D + 2)];
+    float whole[2 + D], part[2 + D], tree[8 * (D + 48)];
     int32_t visible = N;
     open_unit(&x, 9);
     kv_mask_set_range(x.support, 3, 60);
