@@ -128,6 +128,9 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     e->pending_cap = 2 * (KV_RECEIPTS_A_SEQUENCE * c->max_sequences + KV_RECEIPTS_OF_QUEUE);
     e->pending = calloc((size_t)e->pending_cap, sizeof *e->pending);
     e->share = calloc(live, sizeof *e->share);
+    e->batch = calloc(live, sizeof *e->batch);
+    e->decoding = calloc(live, sizeof *e->decoding);
+    e->order = calloc(live, sizeof *e->order);
     e->timings_out = calloc((size_t)w->n_layers, sizeof *e->timings_out);
     e->samplers = calloc(n, sizeof *e->samplers);
     e->shadow_scratch = calloc(n, sizeof *e->shadow_scratch);
@@ -136,7 +139,7 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     s = kv_engine_credits_create(e, err);
     if (s != KV_OK) return s;
     if (kv_pauses_create(c->swap_bytes, &e->pauses) != KV_OK) return kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory for the engine's tables");
-    bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->share && e->timings_out &&
+    bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->share && e->batch && e->decoding && e->order && e->timings_out &&
               e->samplers && e->shadow_scratch && e->shadow_output && e->backlog;
     for (size_t i = 0; ok && i < n; i++) {
         e->shadow_scratch[i] = calloc(e->shadow_doubles, sizeof(double));
@@ -233,7 +236,7 @@ void kv_engine_destroy(struct kv_engine *e)
     }
     kv_workers_destroy(e->workers);
     kv_backlog_unref(e->backlog);
-    void *all[] = {e->queue, e->live, e->items, e->finish, e->committed, e->jobs, e->ring, e->pending, e->share, e->timings_out, e->samplers,
+    void *all[] = {e->queue, e->live, e->items, e->finish, e->committed, e->jobs, e->ring, e->pending, e->share, e->batch, e->decoding, e->order, e->timings_out, e->samplers,
                    e->shadow_scratch, e->shadow_output};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     pthread_cond_destroy(&e->wake);

@@ -8,6 +8,7 @@
 
 #include "runtime/model/transformer.h"
 #include "runtime/service/pauses.h"
+#include "runtime/service/batch.h"
 #include "runtime/service/credits.h"
 #include "runtime/service/prefix.h"
 #include "runtime/service/publication.h"
@@ -101,6 +102,8 @@ struct kv_engine {
     uint64_t reserved_bytes, saving_bytes; /* saving: of them, what saves of finished turns hold */
     struct kv_step_item *items;      /* [max_sequences] */
     int32_t n_items;
+    struct kv_batch_key *batch;      /* [max_sequences] of those that decode */
+    int32_t *decoding, *order;       /* [max_sequences] their places in `live`; who of them goes */
     int32_t *share;                  /* [max_sequences] rows of an iteration's prefill, by place in `live` */
     enum kv_finish *finish;          /* [max_sequences] of the step, by item */
     bool *committed;                 /* [max_sequences] */

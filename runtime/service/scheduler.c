@@ -326,17 +326,45 @@ static void share_prefill(struct kv_engine *e, int32_t rows)
         if (e->share[i]) left -= give_rows(e, i, left);
 }
 
+/* What a decoding sequence would fetch in this step: every row where its placement moves them. */
+static struct kv_batch_key key_of(const struct kv_engine *e, const struct kv_sequence *s, int64_t now_us)
+{
+    uint64_t layer = (uint64_t)s->cache.n_blocks * s->cache.slab_bytes;
+    bool moves = s->placement->prefetch != NULL;
+    return (struct kv_batch_key){.fetch_bytes = moves ? layer * (uint64_t)e->weights->n_layers : 0, .staging_bytes = moves ? 2 * layer : 0, .tier = moves, .identity = s->candidate,
+                                 .candidates = s->selection ? s->cache.n_rows : 0, .slack_us = s->deadline_us ? s->deadline_us - now_us : INT64_MAX, .approximate = s->contract == KV_APPROXIMATE,
+                                 .deferred = s->deferred};
+}
+
+/* One token for every decoding sequence; where some fetch, as much as the link brings within an iteration. */
+static int32_t choose_decoding(struct kv_engine *e)
+{
+    int64_t now_us = kv_engine_now_us();
+    int32_t n = 0;
+    bool fetches = false;
+    for (int32_t i = 0; i < e->n_live; i++) {
+        if (missing(e->live[i]) != 1) continue;
+        e->decoding[n] = i;
+        e->batch[n] = key_of(e, e->live[i], now_us);
+        fetches |= e->batch[n++].fetch_bytes > 0;
+    }
+    double brings = e->stats.rates.h2d_bytes_per_s * e->config.iteration_us / 1e6;
+    int32_t goes = n;
+    for (int32_t i = 0; i < n; i++) e->order[i] = i, e->live[e->decoding[i]]->deferred++;
+    if (fetches) goes = kv_batch_form(e->batch, n, brings > 0 && brings < 1e18 ? (uint64_t)brings : UINT64_MAX, e->config.device_bytes, e->order);
+    for (int32_t i = 0; i < goes; i++) {
+        struct kv_sequence *s = e->live[e->decoding[e->order[i]]];
+        s->deferred = 0;
+        add_item(e, s, 1);
+    }
+    return goes;
+}
+
 int32_t kv_scheduler_choose(struct kv_engine *e)
 {
     e->n_items = 0;
     if (kv_report_full(e) && !atomic_load(&e->stopping)) return 0;
-    int32_t decoding = 0;
-    for (int32_t i = 0; i < e->n_live; i++)
-        if (missing(e->live[i]) == 1) {
-            add_item(e, e->live[i], 1);
-            decoding++;
-        }
-    share_prefill(e, prefill_rows(e, decoding));
+    share_prefill(e, prefill_rows(e, choose_decoding(e)));
     for (int32_t i = 0; i < e->n_live; i++)
         if (e->share[i] > 0) add_item(e, e->live[i], e->share[i]);
     return e->n_items;

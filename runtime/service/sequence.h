@@ -107,6 +107,7 @@ struct kv_sequence {
     struct kv_selection *selection;    /* serving; NULL: dense */
     struct kv_selection *shadow;       /* beside the baseline; made when its first unit is sampled */
     uint64_t shadow_candidate;
+    int32_t deferred;                  /* steps in a row that it was left out of */
     bool dense_once;                   /* a postponed step runs dense */
     uint64_t reserved_bytes;           /* of the host arena, until the end */
     /* The step in work. */

@@ -92,6 +92,47 @@ START_TEST(a_priority_outside_its_range_is_refused)
 }
 END_TEST
 
+/* One key differs from the first row's in each: who goes first then, and who goes when the step has 1,000 bytes of fetches and 200 of staging. */
+START_TEST(every_batch_key_decides)
+{
+    static const struct kv_batch_key a = {.fetch_bytes = 600, .tier = 1, .candidates = 64, .slack_us = 5000, .identity = 3, .staging_bytes = 100};
+#define WITH(field, v) ({ struct kv_batch_key k = a; k.field = v; k; })
+    const struct {
+        const char *name;
+        struct kv_batch_key b;
+        bool b_first, both;
+    } table[] = {
+        {"nothing", a, false, false},
+        {"fewer bytes", WITH(fetch_bytes, 300), true, true},
+        {"more bytes", WITH(fetch_bytes, 700), false, false},
+        {"nothing to fetch", WITH(fetch_bytes, 0), true, true},
+        {"nearer tier", WITH(tier, 0), true, false},
+        {"farther node", WITH(numa_node, 1), false, false},
+        {"fewer candidates", WITH(candidates, 8), true, false},
+        {"tighter slack", WITH(slack_us, 100), true, false},
+        {"no deadline", WITH(slack_us, INT64_MAX), false, false},
+        {"approximate", WITH(approximate, true), false, false},
+        {"other identity", WITH(identity, 2), true, false},
+        {"less staging", WITH(staging_bytes, 50), true, false},
+        {"left out three times", WITH(deferred, KV_DEFER_MAX - 1), false, false},
+        {"left out too often", WITH(deferred, KV_DEFER_MAX), true, false},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct kv_batch_key both[2] = {a, table[i].b};
+        int32_t order[2];
+        ck_assert_msg((kv_batch_compare(&table[i].b, &a) < 0) == table[i].b_first, "%s", table[i].name);
+        int32_t n = kv_batch_form(both, 2, 1000, 200, order);
+        ck_assert_msg(n == 1 + table[i].both && order[0] == table[i].b_first, "%s: %d go, %d first", table[i].name, n, order[0]);
+    }
+    struct kv_batch_key heavy[2] = {WITH(deferred, KV_DEFER_MAX), WITH(deferred, KV_DEFER_MAX)}, wide[2] = {a, WITH(fetch_bytes, 10)};
+    int32_t order[2];
+    ck_assert_int_eq(kv_batch_form(heavy, 2, 0, 0, order), 2); /* nobody is left out for ever */
+    wide[1].staging_bytes = 150;
+    ck_assert_int_eq(kv_batch_form(wide, 2, 1000, 200, order), 1); /* staging is a limit of its own */
+#undef WITH
+}
+END_TEST
+
 /* A link far too slow for a step within the iteration's bound, and one that a deadline makes too slow: rows stay where they are. */
 START_TEST(exact_offload_needs_the_rate_it_would_take)
 {
@@ -129,6 +170,7 @@ Suite *suite_scheduler(void)
     tcase_add_test(t, the_higher_priority_goes_first_and_arrival_decides_between_equals);
     tcase_add_test(t, who_has_waited_too_long_passes_every_priority);
     tcase_add_test(t, a_priority_outside_its_range_is_refused);
+    tcase_add_test(t, every_batch_key_decides);
     tcase_add_test(t, exact_offload_needs_the_rate_it_would_take);
     suite_add_tcase(s, t);
     return s;
