@@ -157,9 +157,9 @@ static double proxy_mass(const struct kv_selector *s, int32_t g, const uint64_t 
 {
     const float *own = s->own + (size_t)g * (size_t)s->cap_rows;
     double alpha = 0;
-    int32_t in = 0;
-    for (int32_t t = 0; t < s->n_rows; t++)
-        if (kv_mask_has(mask, t)) alpha += (double)own[t], in++;
+    int32_t in = 0, words = kv_mask_words(s->n_rows);
+    for (int32_t w = 0; w < words; w++)
+        for (uint64_t rows = mask[w]; rows; rows &= rows - 1) alpha += (double)own[w * 64 + __builtin_ctzll(rows)], in++;
     return in == s->n_rows || alpha > 1 ? 1 : alpha;
 }
 
@@ -186,7 +186,7 @@ static enum kv_status sparq_query(struct kv_selector *s, const struct kv_rows *r
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
         if (g) memcpy(mask, support, (size_t)n_blocks * sizeof *mask);
-        for (int32_t t = 0; t < n; t++)
+        for (int32_t t = 0; ledger->trace && t < n; t++)
             if (kv_mask_has(support, t)) kv_trace_choose(ledger, g, t);
         if (estimated_omitted_mass) estimated_omitted_mass[g] = 1 - proxy_mass(s, g, mask);
         kv_trace_scores(ledger, g, s->score.total, n, n);

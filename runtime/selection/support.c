@@ -112,20 +112,45 @@ void kv_group_score_open(struct kv_group_score *s, int32_t n)
     for (int32_t i = 0; i < n; i++) s->total[i] = 0, s->best[i] = -INFINITY;
 }
 
+/* Whole blocks of 64 rows, whose constant length the compiler keeps in vectors; sums in 64 chains, added in order. */
+static inline __attribute__((always_inline)) void score_add(struct kv_group_score *s, float *logit, int32_t n, void (*exponential)(const float *, int32_t, float *))
+{
+    enum { B = KV_BLOCK_ROWS };
+    int32_t whole = n / B * B;
+    float most[B], top = -INFINITY;
+    double chain[B] = {0}, sum = 0;
+    for (int32_t t = 0; t < B; t++) most[t] = -INFINITY;
+    for (int32_t i = 0; i < whole; i += B)
+        for (int32_t t = 0; t < B; t++) most[t] = logit[i + t] > most[t] ? logit[i + t] : most[t];
+    for (int32_t i = whole; i < n; i++) most[i - whole] = logit[i] > most[i - whole] ? logit[i] : most[i - whole];
+    for (int32_t t = 0; t < B; t++) top = most[t] > top ? most[t] : top;
+    for (int32_t i = 0; i < whole; i += B)
+        for (int32_t t = 0; t < B; t++) logit[i + t] -= top, s->best[i + t] = logit[i + t] > s->best[i + t] ? logit[i + t] : s->best[i + t];
+    for (int32_t i = whole; i < n; i++) logit[i] -= top, s->best[i] = logit[i] > s->best[i] ? logit[i] : s->best[i];
+    exponential(logit, n, logit);
+    for (int32_t i = 0; i < whole; i += B)
+        for (int32_t t = 0; t < B; t++) chain[t] += (double)logit[i + t];
+    for (int32_t i = whole; i < n; i++) chain[i - whole] += (double)logit[i];
+    for (int32_t t = 0; t < B; t++) sum += chain[t];
+    float share = (float)(1 / sum);
+    for (int32_t i = 0; i < whole; i += B)
+        for (int32_t t = 0; t < B; t++) logit[i + t] *= share, s->total[i + t] += logit[i + t];
+    for (int32_t i = whole; i < n; i++) s->total[i] += logit[i] *= share;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,prefer-vector-width=512"))) static void score_add_avx512(struct kv_group_score *s, float *logit, int32_t n, void (*exponential)(const float *, int32_t, float *))
+{
+    score_add(s, logit, n, exponential);
+}
+#endif
+
 void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n)
 {
-    float top = -INFINITY;
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        if (!(logit[i] <= top)) top = logit[i];
-    for (int32_t i = 0; i < n; i++) {
-        logit[i] -= top;
-        if (logit[i] > s->best[i]) s->best[i] = logit[i];
-    }
-    kv_kernels()->exp(logit, n, logit);
-    for (int32_t i = 0; i < n; i++) sum += (double)logit[i];
-    float share = (float)(1 / sum);
-    for (int32_t i = 0; i < n; i++) s->total[i] += logit[i] *= share;
+#if defined(__x86_64__)
+    if (!strcmp(kv_kernels()->isa, "avx512")) return score_add_avx512(s, logit, n, kv_kernels()->exp);
+#endif
+    score_add(s, logit, n, kv_kernels()->exp);
 }
 
 static void row_of(const struct kv_rows *rows, const void *const *blocks, int32_t row, float *out)
