@@ -246,7 +246,9 @@ START_TEST(prefill_runs_under_the_read)
     for (int fails = 0; fails < 2; fails++) {
         atomic_store(&reads_left, 1 << 30);
         struct kv_engine *e = engine_with(256 << 20, &io);
+        pthread_mutex_lock(&e->lock); /* statistics are made of it */
         e->us_per_row = 1000; /* compute slower than the disk on any machine, so that it begins with the first layer read */
+        pthread_mutex_unlock(&e->lock);
         /* A read a slab: the last layer's are left out. */
         int all = (HISTORY / 64) * kv_model_info(demo_model())->n_layers;
         if (fails) atomic_store(&reads_left, all - 3);
