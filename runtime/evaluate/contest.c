@@ -85,14 +85,23 @@ enum kv_status kv_contest_create(const struct kv_tournament_config *config, int3
     return KV_OK;
 }
 
-void kv_contest_destroy(struct kv_contest *c)
+void kv_contest_rest(struct kv_contest *c)
 {
-    if (!c) return;
-    for (int32_t i = 0; i < c->config.n; i++)
+    for (int32_t i = 0; i < c->config.n; i++) {
         if (c->entry[i].instance) c->entry[i].method->destroy(c->entry[i].instance);
+        c->entry[i].instance = NULL;
+    }
     free(c->support);
     free(c->weight);
     free(c->row);
+    c->support = NULL;
+    c->weight = c->row = NULL;
+}
+
+void kv_contest_destroy(struct kv_contest *c)
+{
+    if (!c) return;
+    kv_contest_rest(c);
     free(c);
 }
 

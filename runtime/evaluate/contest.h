@@ -33,6 +33,7 @@ struct kv_contest_unit {
 enum kv_status kv_contest_create(const struct kv_tournament_config *config, int32_t d_head, int32_t group, int32_t max_rows, struct kv_contest **out,
                                  struct kv_error *err);
 void kv_contest_destroy(struct kv_contest *c);
+void kv_contest_rest(struct kv_contest *c); /* gives up what measuring needs; view goes on */
 /* stop (may be NULL): looked at between methods; then CANCELLED. */
 enum kv_status kv_contest_measure(struct kv_contest *c, struct kv_contest_unit *u, const _Atomic bool *stop);
 void kv_contest_add(struct kv_contest *c, const struct kv_contest_unit *u);

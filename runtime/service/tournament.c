@@ -145,6 +145,7 @@ static void *run(void *arg)
     }
     atomic_store(&t->on, false);
     pthread_mutex_unlock(&t->lock);
+    kv_contest_rest(t->contest); /* indexes over the longest context are large */
     return NULL;
 }
 
