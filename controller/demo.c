@@ -330,17 +330,6 @@ void kv_demo_stop(struct kv_demo *d)
     if (d->traffic) kv_demo_traffic_stop(d->traffic);
 }
 
-static void remove_fresh_state(void)
-{
-    static const char *const files[] = {"lock", "kvasir.db", "kvasir.db-wal", "kvasir.db-shm", "receipts.heads", "receipts.key", "rollback.intent"};
-    char path[160];
-    for (size_t i = 0; *fresh_state && i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", fresh_state, files[i]);
-        unlink(path);
-    }
-    if (*fresh_state && rmdir(fresh_state)) fprintf(stderr, "kvasird: %s was not empty and stays\n", fresh_state);
-}
-
 int kv_demo_finish(struct kv_demo *d)
 {
     int status = !d->exit_after || d->as_promised ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -353,7 +342,7 @@ int kv_demo_finish(struct kv_demo *d)
         free(text);
         json_decref(line);
     }
-    remove_fresh_state();
+    if (*fresh_state) kv_demo_remove(fresh_state);
     kv_demo_client_free(d->client);
     kv_demo_traffic_free(d->traffic);
     json_decref(d->rollouts);

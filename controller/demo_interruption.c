@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { START_LIMIT_S = 60, STOP_LIMIT_S = 15, SWAP_LIMIT_S = 30, POLL_MS = 20, PROMPT_LINES = 24, LONGEST_PROMPT = 16384, STEPS = 160, MARKER_AT = 40, MARKER_BYTES = 8 };
+enum { START_LIMIT_S = 60, STOP_LIMIT_S = 15, SWAP_LIMIT_S = 30, RECEIPT_LIMIT_S = 10, POLL_MS = 20, PROMPT_LINES = 24, LONGEST_PROMPT = 16384, STEPS = 160, MARKER_AT = 40, MARKER_BYTES = 8 };
 
 extern char **environ;
 
@@ -128,6 +128,11 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return remove(path);
 }
 
+void kv_demo_remove(const char *folder)
+{
+    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 /* ---------------------------------------------------------------- its session */
 
 static json_t *call(struct child *c, const char *method, const char *path, json_t *body)
@@ -175,6 +180,20 @@ static bool until_tool_call(struct child *c, const char *prompt, const char *ses
     return p->epoch > 0;
 }
 
+/* Of the tokens that a continuation published; its receipt is written behind the answer, and numbers of requests begin anew with each daemon. */
+static void digest_of(struct child *c, const char *session, const json_t *answer, json_int_t tokens, char digest[72])
+{
+    char path[160];
+    snprintf(path, sizeof path, "/api/v1/receipts?kind=PUBLICATION&session=%s&request=%.60s&limit=1", session, text_of(json_object_get(answer, "kvasir"), "receipt_id"));
+    *digest = 0;
+    for (int64_t limit_us = kv_monotonic_us() + RECEIPT_LIMIT_S * 1000000LL; !*digest && !*c->stop && kv_monotonic_us() < limit_us; moment()) {
+        json_t *receipts = call(c, "GET", path, NULL);
+        const json_t *r = first_of(receipts, "receipts");
+        if (json_integer_value(json_object_get(r, "tokens")) == tokens) snprintf(digest, 72, "%s", text_of(r, "digest"));
+        json_decref(receipts);
+    }
+}
+
 /* The rest of the answer, and the digest of its tokens. */
 static char *finish(struct child *c, const char *session, const struct pause *p, char digest[72], json_int_t *tokens)
 {
@@ -183,14 +202,11 @@ static char *finish(struct child *c, const char *session, const struct pause *p,
     json_t *result = call(c, "POST", path, json_pack("{s:s, s:I, s:s, s:s}", "call_id", p->call_id, "pause_epoch", p->epoch, "result_id", "demo-result", "content", " The lamp is lit."));
     snprintf(path, sizeof path, "/v1/sessions/%s/resume", session);
     json_t *rest = result ? call(c, "POST", path, json_pack("{s:I}", "pause_epoch", p->epoch)) : NULL;
-    snprintf(path, sizeof path, "/api/v1/receipts?kind=PUBLICATION&session=%s&limit=1", session);
-    json_t *receipts = rest ? call(c, "GET", path, NULL) : NULL;
-    char *text = rest ? strdup(text_of(first_of(rest, "choices"), "text")) : NULL;
-    snprintf(digest, 72, "%s", text_of(first_of(receipts, "receipts"), "digest"));
     *tokens = json_integer_value(json_object_get(json_object_get(rest, "usage"), "completion_tokens"));
+    if (rest) digest_of(c, session, rest, *tokens, digest);
+    char *text = rest ? strdup(text_of(first_of(rest, "choices"), "text")) : NULL;
     json_decref(result);
     json_decref(rest);
-    json_decref(receipts);
     return text;
 }
 
@@ -276,7 +292,7 @@ bool kv_demo_interruption(const char *model_file, void (*to)(void *ctx, const ch
     if (ok) {
         ok = kv_demo_prompt((enum kv_demo_kind)0, PROMPT_LINES, 4242, prompt, LONGEST_PROMPT) > 0 && play(&c, model_file, prompt, *out);
         end(&c, SIGTERM);
-        nftw(c.folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+        kv_demo_remove(c.folder);
     }
     if (!ok && !*stop) say(&c, "session agent    did NOT go on as promised");
     free(prompt);

@@ -9,5 +9,7 @@
  * result and resumes; then the same without a kill. True when both went on with the same tokens and rows came back from disk. *out (never NULL
  * afterwards): {"session","call_id","state","action","swapped_bytes","killed","restored_tokens","result_state","tokens","bit_exact"}. */
 bool kv_demo_interruption(const char *model_file, void (*say)(void *ctx, const char *line), void *ctx, const _Atomic bool *stop, json_t **out);
+/* A folder that the demo made, with all in it. */
+void kv_demo_remove(const char *folder);
 
 #endif
