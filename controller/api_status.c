@@ -14,6 +14,8 @@ static json_t *tier_json(const struct kv_tier_stats *t)
     json_t *more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pinned_bytes", (json_int_t)t->pinned_bytes, "scratch_bytes", (json_int_t)t->scratch_bytes, "hits",
                              (json_int_t)t->hits, "misses", (json_int_t)t->misses, "bytes_in", (json_int_t)t->bytes_in, "bytes_out", (json_int_t)t->bytes_out,
                              "transfers_in_flight", (json_int_t)t->transfers_in_flight, "failures", (json_int_t)t->failures);
+    json_object_set_new(more, "huge_pages", json_boolean(t->huge_pages));
+    json_object_set_new(more, "last_failure", t->last_failure_us ? json_pack("{s:s, s:o}", "reason", kv_status_name(t->last_failure), "at", kv_time_json(t->last_failure_us)) : json_null());
     json_object_update(o, more);
     json_decref(more);
     return o;

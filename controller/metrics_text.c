@@ -68,7 +68,8 @@ static void tier_metrics(struct page *p, const struct kv_engine_stats *e)
     static const struct { const char *name, *type, *help; size_t offset; } rows[] = {
 #define ROW(name, type, help, field) {"kvasir_tier_" name, type, help, offsetof(struct kv_tier_stats, field)}
         ROW("capacity_bytes", "gauge", "cap of the tier", capacity_bytes), ROW("used_bytes", "gauge", "bytes in use", used_bytes),
-        ROW("staging_bytes", "gauge", "bytes of staging slots", staging_bytes), ROW("hits_total", "counter", "blocks found", hits),
+        ROW("persistent_bytes", "gauge", "bytes of rows that stay", persistent_bytes), ROW("staging_bytes", "gauge", "bytes of rows on their way in or out", staging_bytes),
+        ROW("pinned_bytes", "gauge", "bytes a device copies from directly", pinned_bytes), ROW("scratch_bytes", "gauge", "bytes of buffers beside the cap", scratch_bytes), ROW("hits_total", "counter", "blocks found", hits),
         ROW("misses_total", "counter", "blocks not found", misses), ROW("read_bytes_total", "counter", "bytes that came in", bytes_in),
         ROW("written_bytes_total", "counter", "bytes that went out", bytes_out), ROW("transfers_in_flight", "gauge", "transfers under way", transfers_in_flight),
         ROW("failures_total", "counter", "transfers that failed", failures),

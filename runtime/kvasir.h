@@ -383,8 +383,12 @@ struct kv_turn_stats { /* of all sessions since the start */
 struct kv_tier_stats {
     const char *name; /* "device", "host", … */
     bool emulated;
+    /* used: of the cap. persistent: rows that stay; staging: rows on their way in or out; scratch: buffers in host memory beside the cap; pinned: for the device. */
     uint64_t capacity_bytes, used_bytes, persistent_bytes, staging_bytes, pinned_bytes, scratch_bytes;
     uint64_t hits, misses, bytes_in, bytes_out, transfers_in_flight, failures;
+    bool huge_pages;
+    enum kv_status last_failure; /* and when, CLOCK_REALTIME; 0: never */
+    int64_t last_failure_us;
 };
 struct kv_rates { /* what admission estimates from: moving averages of this run; 0 is not measured yet */
     double prefill_tokens_per_s, decode_tokens_per_s, decode_step_us; /* decode: of all sequences together, in steps that only decode */

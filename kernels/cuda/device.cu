@@ -32,6 +32,16 @@ bool kv_cuda_device_query(int index, struct kv_cuda_device *out)
     return true;
 }
 
+int kv_cuda_host_register(void *at, size_t bytes)
+{
+    return (int)cudaHostRegister(at, bytes, cudaHostRegisterDefault);
+}
+
+void kv_cuda_host_unregister(void *at)
+{
+    cudaHostUnregister(at);
+}
+
 const char *kv_cuda_error_name(int error)
 {
     return cudaGetErrorName((cudaError_t)error);

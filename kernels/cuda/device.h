@@ -21,6 +21,9 @@ bool kv_cuda_device_query(int index, struct kv_cuda_device *out);
  * tests and first use, not speed. 0, or the CUDA error's number; kv_cuda_error_name says which. */
 int kv_cuda_attend_block(const struct kv_attention *a, int32_t b, struct kv_states out);
 const char *kv_cuda_error_name(int error);
+/* Memory of the host that the device copies from and to directly. 0, or the CUDA error's number; what is registered is unregistered before it is unmapped. */
+int kv_cuda_host_register(void *at, size_t bytes);
+void kv_cuda_host_unregister(void *at);
 #else
 static inline int kv_cuda_device_count(void)
 {
@@ -30,6 +33,15 @@ static inline bool kv_cuda_device_query(int index, struct kv_cuda_device *out)
 {
     (void)index, (void)out;
     return false;
+}
+static inline int kv_cuda_host_register(void *at, size_t bytes)
+{
+    (void)at, (void)bytes;
+    return 1;
+}
+static inline void kv_cuda_host_unregister(void *at)
+{
+    (void)at;
 }
 #endif
 #ifdef __cplusplus

@@ -18,6 +18,7 @@ struct slot {
     int32_t n_slabs, cap;
     uint8_t **slab; /* [cap] of the device arena; n_slabs taken so far */
     struct kv_completion fetched;
+    uint64_t held_bytes; /* of rows, since it was last free */
     int32_t unit; /* index in units while in use; -1 when there was no room */
 };
 
@@ -39,7 +40,9 @@ struct kv_layerwise {
     int32_t n_units, max_units;
     double step_start_us, last_end_us;
     struct kv_layer_timing *last; /* [n_layers] of the last step that staged anything */
-    uint64_t hits, misses, bytes_in, failures, receipt_bytes;
+    uint64_t hits, misses, bytes_in, bytes_out, failures, receipt_bytes;
+    enum kv_status last_failure;
+    int64_t last_failure_us;
     bool broken; /* an assertion of contract §4 failed: acquire answers INTERNAL from then on */
 };
 
@@ -93,6 +96,13 @@ void kv_layerwise_destroy(struct kv_layerwise *w)
 
 /* ---------------------------------------------------------------- slots and completions */
 
+static void count_failure(struct kv_layerwise *w, enum kv_status why)
+{
+    w->failures++;
+    w->last_failure = why;
+    w->last_failure_us = kv_wall_us();
+}
+
 enum kv_status kv_layerwise_complete(struct kv_layerwise *w, const struct kv_completion *done)
 {
     struct slot *s = &w->slots[done->id.destination % N_SLOTS];
@@ -106,10 +116,11 @@ enum kv_status kv_layerwise_complete(struct kv_layerwise *w, const struct kv_com
     if (r == KV_OK && done->bytes != (uint64_t)s->n_moved * w->slab_bytes) r = KV_SHORT_COPY;
     if (r != KV_OK) {
         s->state = SLOT_FREE;
-        w->failures++;
+        count_failure(w, r);
         return r;
     }
     w->bytes_in += done->bytes;
+    s->held_bytes += done->bytes;
     return KV_OK;
 }
 
@@ -140,6 +151,8 @@ static void undo(struct kv_layerwise *w, struct slot *s)
     s->state = SLOT_FREE;
     s->id.allocation_generation = ++w->next_allocation;
     s->owner = NULL;
+    w->bytes_out += s->held_bytes;
+    s->held_bytes = 0;
 }
 
 static enum kv_status fill(struct kv_layerwise *w, struct slot *s, const struct kv_cache *c, int32_t layer)
@@ -219,7 +232,7 @@ static enum kv_status complete_late(struct kv_layerwise *w, struct slot *s, enum
     enum kv_status refused = kv_layerwise_complete(w, &late);
     w->receipt_bytes = counted; /* these bytes were moved once */
     s->state = SLOT_FREE;
-    w->failures++;
+    count_failure(w, why);
     return refused == KV_RECYCLED_DESTINATION ? why : KV_INTERNAL;
 }
 
@@ -264,6 +277,7 @@ static enum kv_status layerwise_acquire(struct kv_placement_ctx *ctx, struct kv_
     for (int32_t b = c->n_sealed; b < c->n_blocks; b++) {
         memcpy(s->slab[b], c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)b], w->slab_bytes);
         w->bytes_in += w->slab_bytes;
+        s->held_bytes += w->slab_bytes;
     }
     for (int32_t b = 0; b < c->n_blocks; b++)
         c->read[b] = b >= s->n_moved && b < c->n_sealed ? c->slab[(size_t)layer * (size_t)c->max_blocks + (size_t)b] : s->slab[b];
@@ -364,6 +378,9 @@ void kv_layerwise_tier_stats(const struct kv_layerwise *w, struct kv_tier_stats 
                                      .hits = w->hits,
                                      .misses = w->misses,
                                      .bytes_in = w->bytes_in,
+                                     .bytes_out = w->bytes_out,
                                      .transfers_in_flight = w->mover ? (uint64_t)kv_mover_in_flight(w->mover) : 0,
-                                     .failures = w->failures};
+                                     .failures = w->failures,
+                                     .last_failure = w->last_failure,
+                                     .last_failure_us = w->last_failure_us};
 }

@@ -1,4 +1,5 @@
 /* arena.c — equal slabs out of one lazily committed mapping, zeroed before they change owners. */
+#include "kernels/cuda/device.h"
 #include "runtime/residency/cache.h"
 
 #include <stdio.h>
@@ -14,8 +15,8 @@ struct kv_arena {
     uint32_t *given;           /* stack of slabs that came back */
     uint32_t n_given;
     uint32_t *holders;         /* [n_slabs] callers that hold it */
-    uint64_t used_bytes;
-    bool huge; /* the system gives huge pages to those who ask */
+    uint64_t used_bytes, taken_bytes, given_bytes;
+    bool huge, pinned; /* huge: the system gives huge pages to those who ask */
 };
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -70,6 +71,7 @@ enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struc
 void kv_arena_destroy(struct kv_arena *a)
 {
     if (!a) return;
+    if (a->pinned) kv_cuda_host_unregister(a->base);
     if (a->base != MAP_FAILED) munmap(a->base, (size_t)a->n_slabs * a->slab_bytes);
     free(a->given);
     free(a->holders);
@@ -89,6 +91,7 @@ static uint8_t *take(struct kv_arena *a, bool zero)
     }
     a->holders[i] = 1;
     a->used_bytes += a->slab_bytes;
+    a->taken_bytes += a->slab_bytes;
     return a->base + i * a->slab_bytes;
 }
 
@@ -117,6 +120,7 @@ void kv_arena_give(struct kv_arena *a, void *slab)
     if (--a->holders[i]) return;
     a->given[a->n_given++] = (uint32_t)i;
     a->used_bytes -= a->slab_bytes;
+    a->given_bytes += a->slab_bytes;
 }
 
 void kv_arena_share(struct kv_arena *a, void *slab)
@@ -134,9 +138,15 @@ uint64_t kv_arena_used_bytes(const struct kv_arena *a)
     return a->used_bytes;
 }
 
-bool kv_arena_huge_pages(const struct kv_arena *a)
+void kv_arena_pin(struct kv_arena *a)
 {
-    return a->huge;
+    if (a->n_slabs && !a->pinned && kv_cuda_device_count() > 0) a->pinned = kv_cuda_host_register(a->base, (size_t)a->n_slabs * a->slab_bytes) == 0;
+}
+
+void kv_arena_stats(const struct kv_arena *a, struct kv_arena_stats *out)
+{
+    *out = (struct kv_arena_stats){.capacity_bytes = a->capacity_bytes, .used_bytes = a->used_bytes, .pinned_bytes = a->pinned ? (uint64_t)a->n_slabs * a->slab_bytes : 0,
+                                   .taken_bytes = a->taken_bytes, .given_bytes = a->given_bytes, .huge_pages = a->huge};
 }
 
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a)

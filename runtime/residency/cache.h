@@ -51,7 +51,14 @@ void kv_arena_share(struct kv_arena *a, void *slab);        /* one more holder: 
 bool kv_arena_shared(const struct kv_arena *a, const void *slab); /* more holders than one */
 uint64_t kv_arena_used_bytes(const struct kv_arena *a);
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a);
-bool kv_arena_huge_pages(const struct kv_arena *a);         /* asked for, and the system gives them */
+/* Where there is a CUDA device, all of it becomes memory that the device copies from directly; without one, or when the driver refuses, it stays as it is. */
+void kv_arena_pin(struct kv_arena *a);
+struct kv_arena_stats {
+    uint64_t capacity_bytes, used_bytes, pinned_bytes;
+    uint64_t taken_bytes, given_bytes; /* since the start, first and last holders counted: their difference is used_bytes */
+    bool huge_pages;
+};
+void kv_arena_stats(const struct kv_arena *a, struct kv_arena_stats *out);
 
 /* Decode thread. Rows [n_rows, n_rows + n) become writable: CAPACITY when the arena is at its cap, nothing changed then. A block that
  * others read too is copied before a row is added to it. */

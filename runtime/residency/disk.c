@@ -37,7 +37,7 @@ enum kv_status kv_disk_errno(int e)
     return e == ENOSPC || e == EDQUOT || e == EFBIG ? KV_NO_SPACE : KV_IO_ERROR;
 }
 
-static void count(struct disk *d, uint64_t *counter, uint64_t n)
+void kv_disk_count(struct disk *d, uint64_t *counter, uint64_t n)
 {
     pthread_mutex_lock(&d->counters);
     *counter += n;
@@ -46,7 +46,7 @@ static void count(struct disk *d, uint64_t *counter, uint64_t n)
 
 enum kv_status kv_disk_failed(struct disk *d, enum kv_status s)
 {
-    count(d, &d->stats.failures, 1);
+    kv_disk_count(d, &d->stats.failures, 1);
     return s;
 }
 
@@ -62,7 +62,7 @@ enum kv_status kv_disk_write_all(struct disk *d, int fd, int direct, const void 
         if (w <= 0) return kv_disk_errno(w < 0 ? errno : ENOSPC);
         done += (size_t)w;
     }
-    count(d, &d->stats.bytes_written, n);
+    kv_disk_count(d, &d->stats.bytes_written, n);
     return KV_OK;
 }
 
@@ -75,7 +75,7 @@ enum kv_status kv_disk_read_all(struct disk *d, int fd, void *buf, size_t n, uin
         if (r == 0) return KV_SHORT_COPY;
         done += (size_t)r;
     }
-    count(d, &d->stats.bytes_read, n);
+    kv_disk_count(d, &d->stats.bytes_read, n);
     return KV_OK;
 }
 
@@ -89,7 +89,7 @@ void kv_disk_sync_folder(struct disk *d)
 
 enum kv_status kv_disk_sync(struct disk *d, int fd)
 {
-    count(d, &d->stats.syncs, 1);
+    kv_disk_count(d, &d->stats.syncs, 1);
     return d->io->sync(fd) ? kv_disk_errno(errno) : KV_OK;
 }
 

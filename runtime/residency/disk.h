@@ -47,6 +47,7 @@ struct kv_disk_config {
 struct kv_disk_stats {
     uint64_t segments, live_extents, live_bytes, used_bytes, dropped_at_open; /* dropped: extents that were not whole, or over the cap */
     uint64_t bytes_written, bytes_read, syncs, failures;
+    uint64_t scratch_bytes; /* of host memory, for extents on their way */
 };
 
 enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out, struct kv_error *err);

@@ -16,11 +16,12 @@ enum { RUN_BYTES = 1 << 20 }; /* neighbouring extents up to this go in one write
 enum { HUGE_PAGE = 2 << 20 };
 
 /* In huge pages where allowed: scattered small ones are more pieces than a device takes in one request. */
-static struct scratch make_scratch(size_t n)
+static struct scratch make_scratch(struct disk *d, size_t n)
 {
     struct scratch s = {NULL, n <= HUGE_PAGE / 4 ? n : (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE};
     s.bytes = aligned_alloc(s.cap % HUGE_PAGE ? PAGE : HUGE_PAGE, s.cap);
     if (s.bytes && s.cap % HUGE_PAGE == 0) (void)madvise(s.bytes, s.cap, MADV_HUGEPAGE);
+    if (s.bytes) kv_disk_count(d, &d->stats.scratch_bytes, s.cap);
     return s;
 }
 
@@ -32,7 +33,7 @@ static struct scratch take_scratch(struct disk *d, size_t n)
     for (int i = 0; i < SCRATCH && !got.bytes; i++)
         if (d->scratch[i].cap >= n) got = d->scratch[i], d->scratch[i] = (struct scratch){0};
     pthread_mutex_unlock(&d->counters);
-    if (!got.bytes) got = make_scratch(n);
+    if (!got.bytes) got = make_scratch(d, n);
     return got;
 }
 
@@ -45,6 +46,7 @@ static void give_scratch(struct disk *d, struct scratch s)
             d->scratch[i] = s;
             s = less;
         }
+    if (s.bytes) d->stats.scratch_bytes -= s.cap;
     pthread_mutex_unlock(&d->counters);
     free(s.bytes);
 }

@@ -73,6 +73,7 @@ enum kv_status kv_disk_read_all(struct disk *d, int fd, void *buf, size_t n, uin
 enum kv_status kv_disk_write_all(struct disk *d, int fd, int direct, const void *buf, size_t n, uint64_t at); /* direct −1: through the page cache */
 enum kv_status kv_disk_sync(struct disk *d, int fd);
 void kv_disk_sync_folder(struct disk *d); /* what a file system does not offer is not missed */
+void kv_disk_count(struct disk *d, uint64_t *counter, uint64_t n);
 enum kv_status kv_disk_failed(struct disk *d, enum kv_status s); /* counts it */
 enum kv_status kv_disk_errno(int e);
 struct extent *kv_disk_held(struct disk *d, struct kv_block b); /* NULL: the place has another owner */

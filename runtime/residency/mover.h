@@ -47,6 +47,7 @@ void kv_mover_cancel(struct kv_mover *m, uint64_t transfer_generation);
 int32_t kv_mover_in_flight(const struct kv_mover *m); /* submitted and not yet taken by next */
 uint64_t kv_mover_copied_bytes(const struct kv_mover *m); /* of finished jobs */
 
-double kv_now_us(void); /* CLOCK_MONOTONIC */
+double kv_now_us(void);   /* CLOCK_MONOTONIC */
+int64_t kv_wall_us(void); /* CLOCK_REALTIME */
 
 #endif

@@ -102,6 +102,7 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     if (s != KV_OK) return kv_fail(err, s, "n_threads", "the kernel workers could not be started");
     s = kv_arena_create(kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head), c->host_bytes, &e->arena);
     if (s != KV_OK) return kv_fail(err, s, "tiers.host.capacity_bytes", "the host arena of %llu bytes could not be had", (unsigned long long)c->host_bytes);
+    kv_arena_pin(e->arena);
     struct kv_placement_config p = {w->n_layers, w->n_kv_heads, w->d_head, KV_ROW_TYPE, c->device_bytes, c->link_bytes_per_second, c->link_latency_us, c->serial_transfers, c->window_rows / KV_BLOCK_ROWS};
     s = kv_placement_ctx_create(&p, &e->placements, err);
     if (s != KV_OK) return s;

@@ -99,6 +99,7 @@ struct kv_engine {
     struct kv_gate gate;
     struct kv_sequence **live;       /* [max_sequences], by arrival */
     int32_t n_live;
+    uint64_t prefix_hits, prefix_misses; /* blocks of prompts that the index of prefixes held, and those that it did not */
     uint64_t reserved_bytes, saving_bytes; /* saving: of them, what saves of finished turns hold */
     struct kv_step_item *items;      /* [max_sequences] */
     int32_t n_items;

@@ -43,6 +43,7 @@ void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s)
         advance(s);
         s->n_reused += KV_BLOCK_ROWS;
         e->stats.reused_tokens += KV_BLOCK_ROWS;
+        e->prefix_hits++;
     }
     if (s->prefix_blocks > before) kv_prefix_touch(e->prefix, &s->prefix_key);
 }
@@ -54,6 +55,7 @@ void kv_engine_offer_prefix(struct kv_engine *e, struct kv_sequence *s)
     for (int32_t end; (end = (s->prefix_blocks + 1) * KV_BLOCK_ROWS) <= s->cache.n_rows && end <= s->frontier && next_key(e, s);) {
         kv_prefix_put(e->prefix, e->arena, &s->next_key, s->prefix_blocks ? &s->prefix_key : NULL, s->cache.slab + s->prefix_blocks, blocks);
         advance(s);
+        e->prefix_misses += end <= s->n_prompt;
     }
 }
 

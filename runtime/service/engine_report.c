@@ -138,6 +138,23 @@ static void publish_work(struct kv_engine *e)
     for (int32_t i = 0; i < e->n_live && e->n_work < KV_WORK_SEEN; i++) e->n_work += work_of(e->live[i], &e->work_out[e->n_work]);
 }
 
+/* Staging: rows being read from disk or saved to it. */
+static void host_stats(const struct kv_engine *e, struct kv_tier_stats *out)
+{
+    struct kv_arena_stats a;
+    uint64_t block = (uint64_t)e->weights->n_layers * kv_slab_bytes(KV_ROW_TYPE, e->weights->n_kv_heads, e->weights->d_head), staging = e->saving_bytes, moving = e->saving_bytes > 0;
+    kv_arena_stats(e->arena, &a);
+    if (e->ahead.bytes) staging += (uint64_t)(e->ahead.turn->end - e->ahead.turn->first) * block, moving++;
+    for (int32_t i = 0; i < e->n_live; i++) {
+        const struct kv_turn *t = e->live[i]->turn;
+        if (t && atomic_load(&t->phase) == KV_TURN_READING) staging += (uint64_t)(t->asked - t->first) * block, moving++;
+    }
+    if (staging > a.used_bytes) staging = a.used_bytes;
+    *out = (struct kv_tier_stats){.name = "host", .capacity_bytes = a.capacity_bytes, .used_bytes = a.used_bytes, .persistent_bytes = a.used_bytes - staging, .staging_bytes = staging,
+                                  .pinned_bytes = a.pinned_bytes, .hits = e->prefix_hits, .misses = e->prefix_misses, .bytes_in = a.taken_bytes, .bytes_out = a.given_bytes,
+                                  .transfers_in_flight = moving, .huge_pages = a.huge_pages};
+}
+
 void kv_report_stats(struct kv_engine *e)
 {
     struct kv_engine_stats *s = &e->stats;
@@ -153,8 +170,7 @@ void kv_report_stats(struct kv_engine *e)
     s->reserved_bytes = e->reserved_bytes;
     s->n_tiers = 2;
     kv_placement_tier_stats(e->placements, &s->tier[0]);
-    s->tier[1] = (struct kv_tier_stats){.name = "host", .capacity_bytes = kv_arena_capacity_bytes(e->arena),
-                                        .used_bytes = kv_arena_used_bytes(e->arena), .persistent_bytes = kv_arena_used_bytes(e->arena), .hits = e->stats.reused_tokens / KV_BLOCK_ROWS};
+    host_stats(e, &s->tier[1]);
     if (e->turns) kv_turns_stats(e->turns, &s->tier[s->n_tiers++], &s->turns);
     pthread_mutex_lock(&e->lock);
     e->n_timings = kv_placement_timings(e->placements, e->timings_out, e->weights->n_layers);

@@ -85,6 +85,15 @@ static int32_t blocks_in(uint64_t window_bytes, uint64_t block_bytes)
     return n < 1 ? 1 : n > KV_PUBLISH_MAX ? KV_PUBLISH_MAX : (int32_t)n;
 }
 
+/* Under the lock. */
+static void note_failure(struct kv_turns *t, enum kv_status s)
+{
+    if (s == KV_OK) return;
+    t->tier.failures++;
+    t->tier.last_failure = s;
+    t->tier.last_failure_us = kv_wall_us();
+}
+
 /* The session of a request that still waits: what a look says of one that has its turn. */
 static void restore_begins(struct kv_turns *t, struct kv_turn *j)
 {
@@ -137,7 +146,7 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
     t->stats.prefetched_bytes += j->ahead ? j->bytes : 0;
     t->stats.failures += j->status != KV_OK;
     t->stats.restore_bytes_per_second = t->us_per_byte > 0 ? 1e6 / t->us_per_byte : 0;
-    t->tier.failures += j->status != KV_OK;
+    note_failure(t, j->status);
     struct session *s = named(j) ? kv_turns_find(t, j->tenant, j->session) : NULL;
     if (s) {
         s->info.restores += tokens > 0;
@@ -196,7 +205,7 @@ static void finish_save(struct kv_turns *t, struct kv_turn *j)
     pthread_mutex_lock(&t->lock);
     t->stats.saves++;
     t->stats.failures += j->status != KV_OK;
-    t->tier.failures += j->status != KV_OK;
+    note_failure(t, j->status);
     struct session *s = kv_turns_make(t, j->tenant, j->session, KV_SESSION_SAVING);
     s->info.saves++;
     s->info.failures += j->status != KV_OK;
@@ -212,7 +221,7 @@ static void finish_save(struct kv_turns *t, struct kv_turn *j)
         s->info.reason = recorded;
         s->info.failures++;
         t->stats.failures++;
-        t->tier.failures++;
+        note_failure(t, recorded);
     }
     (void)kv_lifecycle_move(&s->info.state, j->end > 0 ? KV_SESSION_PAUSED_HOST : KV_SESSION_TOKEN_ONLY);
     pthread_mutex_unlock(&t->lock);
@@ -228,6 +237,7 @@ static void publish_stats(struct kv_turns *t)
     kv_disk_stats(&t->disk, &k);
     pthread_mutex_lock(&t->lock);
     t->tier.used_bytes = k.used_bytes;
+    t->tier.scratch_bytes = k.scratch_bytes;
     t->tier.persistent_bytes = d.replica_bytes[KV_TIER_DISK];
     t->tier.bytes_in = d.bytes_added[KV_TIER_DISK];
     t->tier.bytes_out = d.bytes_dropped[KV_TIER_DISK];

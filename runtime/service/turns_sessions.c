@@ -1,16 +1,10 @@
 /* turns_sessions.c — the table of sessions: states, and what operators ask and order. */
 #include "runtime/service/turns_records.h"
 
+#include "runtime/residency/mover.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static int64_t wall_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 static bool used(const struct session *s)
 {
@@ -20,7 +14,7 @@ static bool used(const struct session *s)
 static void now_used(struct kv_turns *t, struct session *s)
 {
     s->used = ++t->clock;
-    s->info.used_us = wall_us();
+    s->info.used_us = kv_wall_us();
 }
 
 struct session *kv_turns_find(struct kv_turns *t, const char *tenant, const char *session)

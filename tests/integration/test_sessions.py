@@ -199,7 +199,8 @@ class Sessions(unittest.TestCase):
         saved(a, "n2")
         self.assertEqual(a.post("/api/v1/sessions/n1/pin")[0], 200)
         kill(a)
-        with self.daemon() as b:
+        b = self.daemon()
+        try:
             tool = lambda *words: subprocess.run([KVASIR, "--url", b.url, *words], capture_output=True, text=True, timeout=30, env=environment())
             listed = tool("sessions", "list")
             self.assertEqual(listed.returncode, 0, listed.stderr)
@@ -212,6 +213,7 @@ class Sessions(unittest.TestCase):
             self.assertFalse(self.restored(b, "n2")["pinned"])
             self.assertIn("CONFLICT", tool("sessions", "drop", "n1").stderr)
             self.assertEqual(tool("sessions", "drop", "n2").returncode, 0)
+        finally:
             kill(b)
         with self.daemon() as c:
             self.assertTrue(self.restored(c, "n1")["pinned"])

@@ -83,6 +83,16 @@ static struct kv_turn_stats stats_of(struct kv_engine *e)
     ck_assert_str_eq(s.tier[2].name, "disk");
     ck_assert_uint_eq(s.tier[2].bytes_in, s.tier[2].bytes_out + s.tier[2].persistent_bytes);
     ck_assert_uint_le(s.tier[2].used_bytes, s.tier[2].capacity_bytes);
+    for (int t = 0; t < 2; t++) {
+        ck_assert_uint_ge(s.tier[t].bytes_in, s.tier[t].bytes_out);
+        ck_assert_uint_le(s.tier[t].used_bytes, s.tier[t].capacity_bytes);
+    }
+    ck_assert_str_eq(s.tier[1].name, "host");
+    ck_assert_uint_eq(s.tier[1].bytes_in, s.tier[1].bytes_out + s.tier[1].used_bytes);
+    ck_assert_uint_eq(s.tier[1].used_bytes, s.tier[1].persistent_bytes + s.tier[1].staging_bytes);
+    ck_assert_uint_eq(s.tier[1].pinned_bytes, 0); /* there is no device to pin for */
+    ck_assert(!s.turns.restores || s.tier[2].scratch_bytes > 0);
+    ck_assert(!s.tier[2].failures == !s.tier[2].last_failure_us && !s.tier[2].failures == (s.tier[2].last_failure == KV_OK));
     return s.turns;
 }
 
@@ -231,7 +241,7 @@ END_TEST
 
 static ssize_t slow_pread(int fd, void *buf, size_t n, off_t at)
 {
-    usleep(150); /* a slow disk, so that compute has something to run under */
+    usleep(1000); /* a slow disk, so that compute has something to run under */
     return failing_pread(fd, buf, n, at);
 }
 
@@ -295,7 +305,7 @@ START_TEST(histories_come_ahead_of_their_turn)
 {
     struct run *r = calloc(2 * WAITING, sizeof *r);
     struct kv_disk_io io = kv_disk_io_system;
-    io.pread = slow_pread;
+    io.pread = failing_pread;
     for (int i = 0; i < WAITING; i++) {
         struct kv_engine *e = make_engine(NULL);
         text(&r[i], i, HISTORY + MORE, i ? STEPS : 100);
@@ -478,7 +488,9 @@ START_TEST(sessions_are_known_after_a_restart)
         kv_engine_destroy(e);
     }
     e = engine_with(8 << 20, NULL);
-    for (uint32_t i = 0; i < 16; i++) say(e, 200 + i, "gamma", "noise"); /* more than fits beside the pinned one */
+    for (uint32_t i = 0; i < 16; i++) say(e, 200 + i, "alpha", "noise"); /* more than fits beside the pinned one */
+    kv_engine_destroy(e); /* finishes the saves */
+    e = engine_with(8 << 20, NULL);
     ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "kept", &info[0], NULL), KV_OK);
     ck_assert_int_eq(info[0].held_blocks, 6);
     ck_assert_int_eq(kv_engine_session(e, KV_SESSION_UNPIN, "alpha", "kept", NULL, NULL), KV_OK);
