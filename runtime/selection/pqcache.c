@@ -10,6 +10,7 @@
 #include "runtime/selection/omitted.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/support.h"
+#include "runtime/selection/words.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -48,7 +49,8 @@ struct kv_selector {
     float *row;             /* [d_head] */
     float *centroid, *square; /* [subspaces][256][width], [subspaces][256] */
     int32_t *count;         /* [256] */
-    int32_t centroids, iterations;
+    int32_t centroids, iterations, bits;
+    struct kv_words words;  /* of the rows between sink and window; n = 0 where there are too many words to rank them */
 };
 
 static void pqcache_destroy(struct kv_selector *s)
@@ -56,6 +58,7 @@ static void pqcache_destroy(struct kv_selector *s)
     if (!s) return;
     void *const owned[] = {s->part, s->code, s->label, s->table, s->logit, s->score.total, s->score.best, s->sum, s->key, s->row, s->centroid, s->square, s->count, s->tile, s->channel, s->weight, s->taken};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
+    kv_words_free(&s->words);
     free(s);
 }
 
@@ -80,6 +83,7 @@ static bool allocate(struct kv_selector *s)
     s->weight = s->estimate_rows ? calloc(n, sizeof *s->weight) : NULL;
     s->taken = s->estimate_rows ? calloc(n, sizeof *s->taken) : NULL;
     if (s->estimate_rows && (!s->weight || !s->taken)) return false;
+    if (s->subspaces * s->bits <= 12 && !kv_words_create(&s->words, 1 << s->subspaces * s->bits, s->cap)) return false;
     return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count && s->tile && s->channel;
 }
 
@@ -98,7 +102,8 @@ static enum kv_status pqcache_create(const struct kv_params *p, int32_t d_head, 
     s->d_head = d_head, s->group = group, s->cap = n_rows_max;
     s->subspaces = (int32_t)p->value[SUBSPACES];
     s->width = d_head / s->subspaces;
-    s->centroids = 1 << (int32_t)p->value[BITS];
+    s->bits = (int32_t)p->value[BITS];
+    s->centroids = 1 << s->bits;
     s->iterations = (int32_t)p->value[ITERATIONS];
     s->sink = (int32_t)p->value[SINK_ROWS];
     s->local = (int32_t)p->value[LOCAL_ROWS];
@@ -145,6 +150,7 @@ static void begin_fit(struct kv_selector *s, int32_t n_rows)
 {
     s->fitting = n_rows;
     s->next = 0;
+    kv_words_reset(&s->words, s->sink);
     for (int32_t j = 0; j < s->subspaces; j++) s->part[j].n = 0;
 }
 
@@ -203,22 +209,67 @@ static enum kv_status pqcache_drop(struct kv_selector *s, int32_t to)
     if (to < 0) return KV_BAD_ARGUMENT;
     if (to < s->n_rows) s->n_rows = to;
     if (to < s->n_coded) s->n_coded = to;
+    kv_words_cut(&s->words, to);
     return KV_OK;
 }
 
 static int32_t pqcache_covered(const struct kv_selector *s) { return s->n_rows; }
 
-/* The head's logits by the codes of rows [first, end), which count from first. */
-static void score_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end)
+static void fill_table(struct kv_selector *s, const float *q)
 {
     for (int32_t j = 0; j < s->subspaces; j++)
         for (int32_t c = 0; c < s->part[j].k; c++)
             s->table[j * s->centroids + c] = kv_kernels()->dot(q + j * s->width, s->part[j].centroid + (size_t)c * (size_t)s->width, s->width);
+}
+
+/* Row by row, what take_words does word by word: the head's logits by the codes of rows [first, end), which count from first. */
+static void score_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end)
+{
+    fill_table(s, q);
     for (int32_t t = first; t < end; t++) {
         float sum = 0;
         for (int32_t j = 0; j < s->subspaces; j++) sum += s->table[j * s->centroids + s->code[(size_t)j * (size_t)s->cap + (size_t)t]];
         s->logit[t - first] = sum * rows->scale;
     }
+}
+
+/* The top rows of [sink, end) by the words they are listed under; returns how many words were ranked. */
+static int32_t take_words(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t end, int32_t top, uint64_t *mask)
+{
+    struct kv_words *w = &s->words;
+    kv_words_cut(w, end);
+    while (w->end < end) {
+        uint32_t word = 0;
+        for (int32_t j = 0; j < s->subspaces; j++) word |= (uint32_t)s->code[(size_t)j * (size_t)s->cap + (size_t)w->end] << j * s->bits;
+        kv_words_add(w, (uint16_t)word);
+    }
+    int32_t n = kv_words_live(w);
+    kv_group_score_open(&s->score, n);
+    for (int32_t g = 0; g < s->group; g++) {
+        fill_table(s, q + (size_t)g * (size_t)s->d_head);
+        for (int32_t i = 0; i < n; i++) {
+            float sum = 0;
+            for (int32_t j = 0; j < s->subspaces; j++) sum += s->table[j * s->centroids + (w->live[i] >> j * s->bits & (s->centroids - 1))];
+            s->logit[i] = sum * rows->scale;
+        }
+        kv_group_score_add_times(&s->score, s->logit, w->size, n);
+    }
+    for (int32_t i = 0; i < n; i++) s->key[i] = kv_rank_key(kv_group_score_at(&s->score, i), (uint32_t)i);
+    kv_words_take(w, s->key, n, top, mask);
+    return n;
+}
+
+static void take_rows(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end, int32_t top, uint64_t *mask)
+{
+    int32_t between = end - first;
+    kv_group_score_open(&s->score, between);
+    for (int32_t g = 0; g < s->group; g++) {
+        score_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
+        kv_group_score_add(&s->score, s->logit, between);
+    }
+    for (int32_t i = 0; i < between; i++) s->key[i] = kv_rank_key(kv_group_score_at(&s->score, i), (uint32_t)(first + i));
+    kv_rank_select(s->key, (size_t)between, (size_t)top);
+    for (int32_t i = 0; i < top; i++) kv_mask_set(mask, (int32_t)kv_rank_index(s->key[i]));
 }
 
 static int32_t row_of_code(const void *ctx, int32_t cell, int32_t k)
@@ -247,16 +298,11 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
     int64_t want = (int64_t)s->top << (widen ? 1 : 0);
     int32_t top = want < between ? (int32_t)want : between;
     bool all = top == between || between <= s->centroids || !s->fitted;
-    kv_group_score_open(&s->score, between);
-    for (int32_t g = 0; !all && g < s->group; g++) {
-        score_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
-        kv_group_score_add(&s->score, s->logit, between);
-    }
-    for (int32_t i = 0; !all && i < between; i++) s->key[i] = kv_rank_key(kv_group_score_at(&s->score, i), (uint32_t)(first + i));
-    if (!all) kv_rank_select(s->key, (size_t)between, (size_t)top);
+    int32_t words = 0;
     kv_mask_set_range(support, 0, all ? n : first);
     kv_mask_set_range(support, end, n);
-    for (int32_t i = 0; !all && i < top; i++) kv_mask_set(support, (int32_t)kv_rank_index(s->key[i]));
+    if (!all && s->words.n && !ledger->trace) words = take_words(s, rows, q, end, top, support); /* a trace shows rows */
+    else if (!all) take_rows(s, rows, q, first, end, top, support);
     for (int32_t g = 0; g < s->group; g++) {
         if (g) memcpy(support + (size_t)g * (size_t)n_blocks, support, (size_t)n_blocks * sizeof *support);
         for (int32_t t = 0; ledger->trace && t < n; t++) {
@@ -268,13 +314,15 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
     uint64_t codebooks = (uint64_t)s->centroids * (uint64_t)s->d_head * sizeof(float);
     if (!all) {
         ledger->candidates = (uint64_t)between;
-        ledger->candidate_bytes = (uint64_t)between * (uint64_t)s->subspaces + codebooks;
-        ledger->selector_macs = (uint64_t)s->group * ((uint64_t)s->centroids * (uint64_t)s->d_head + (uint64_t)between * (uint64_t)s->subspaces);
+        uint64_t read = words ? (uint64_t)s->words.n * sizeof *s->words.count + (uint64_t)top * sizeof *s->words.before : (uint64_t)between * (uint64_t)s->subspaces;
+        ledger->candidate_bytes = read + codebooks;
+        ledger->selector_macs = (uint64_t)s->group * ((uint64_t)s->centroids * (uint64_t)s->d_head + (uint64_t)(words ? words : between) * (uint64_t)s->subspaces);
     }
     for (int32_t g = 0; estimated_omitted_mass && s->estimate_rows && g < s->group; g++)
         estimated_omitted_mass[g] = all ? 0 : estimate_omitted(s, rows, q + (size_t)g * (size_t)s->d_head, support, first, end, ledger);
     ledger->units = (uint64_t)(all ? between : top);
     ledger->index_bytes = (uint64_t)s->n_coded * (uint64_t)s->subspaces + codebooks;
+    if (words) ledger->index_bytes += (uint64_t)(s->words.end - s->words.first) * (sizeof *s->words.before + sizeof *s->words.word) + (uint64_t)s->words.n * 4 * sizeof(int32_t);
     kv_ledger_support(ledger, rows, support, n_blocks, NULL);
     return KV_OK;
 }

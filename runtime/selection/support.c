@@ -113,7 +113,7 @@ void kv_group_score_open(struct kv_group_score *s, int32_t n)
 }
 
 /* Whole blocks of 64 rows, whose constant length the compiler keeps in vectors; sums in 64 chains, added in order. */
-static inline __attribute__((always_inline)) void score_add(struct kv_group_score *s, float *logit, int32_t n, void (*exponential)(const float *, int32_t, float *))
+static inline __attribute__((always_inline)) void score_add(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n, void (*exponential)(const float *, int32_t, float *))
 {
     enum { B = KV_BLOCK_ROWS };
     int32_t whole = n / B * B;
@@ -129,8 +129,8 @@ static inline __attribute__((always_inline)) void score_add(struct kv_group_scor
     for (int32_t i = whole; i < n; i++) logit[i] -= top, s->best[i] = logit[i] > s->best[i] ? logit[i] : s->best[i];
     exponential(logit, n, logit);
     for (int32_t i = 0; i < whole; i += B)
-        for (int32_t t = 0; t < B; t++) chain[t] += (double)logit[i + t];
-    for (int32_t i = whole; i < n; i++) chain[i - whole] += (double)logit[i];
+        for (int32_t t = 0; t < B; t++) chain[t] += times ? (double)times[i + t] * (double)logit[i + t] : (double)logit[i + t];
+    for (int32_t i = whole; i < n; i++) chain[i - whole] += times ? (double)times[i] * (double)logit[i] : (double)logit[i];
     for (int32_t t = 0; t < B; t++) sum += chain[t];
     float share = (float)(1 / sum);
     for (int32_t i = 0; i < whole; i += B)
@@ -139,19 +139,21 @@ static inline __attribute__((always_inline)) void score_add(struct kv_group_scor
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f,prefer-vector-width=512"))) static void score_add_avx512(struct kv_group_score *s, float *logit, int32_t n, void (*exponential)(const float *, int32_t, float *))
+__attribute__((target("avx512f,prefer-vector-width=512"))) static void score_add_avx512(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n, void (*exponential)(const float *, int32_t, float *))
 {
-    score_add(s, logit, n, exponential);
+    score_add(s, logit, times, n, exponential);
 }
 #endif
 
-void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n)
+void kv_group_score_add_times(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n)
 {
 #if defined(__x86_64__)
-    if (!strcmp(kv_kernels()->isa, "avx512")) return score_add_avx512(s, logit, n, kv_kernels()->exp);
+    if (!strcmp(kv_kernels()->isa, "avx512")) return score_add_avx512(s, logit, times, n, kv_kernels()->exp);
 #endif
-    score_add(s, logit, n, kv_kernels()->exp);
+    score_add(s, logit, times, n, kv_kernels()->exp);
 }
+
+void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n) { kv_group_score_add_times(s, logit, NULL, n); }
 
 static void row_of(const struct kv_rows *rows, const void *const *blocks, int32_t row, float *out)
 {

@@ -40,6 +40,8 @@ struct kv_group_score { /* arrays [n], owned by the caller */
 void kv_group_score_open(struct kv_group_score *s, int32_t n);
 /* Turns one head's logits into their softmax and adds it. */
 void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n);
+/* The same where entry i stands for times[i] rows. */
+void kv_group_score_add_times(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n);
 /* The sum; for rows whose sum fp32 rounds away, what keeps them in order below all others. */
 static inline float kv_group_score_at(const struct kv_group_score *s, int32_t i)
 {

@@ -109,6 +109,49 @@ START_TEST(codes_are_made_at_window_exit)
 }
 END_TEST
 
+/* Words are ranked as their rows would be, through appends and drops; ties go to the lower row across words, too. */
+START_TEST(ranking_words_is_ranking_rows)
+{
+    enum { N = 400, WORDS = 7 };
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        struct test_case t;
+        struct kv_lab_rows stored;
+        struct kv_selector *s;
+        struct kv_error err;
+        case_random(&t, "pqcache", 3, 1, 8, N, seed);
+        if (seed % 3 == 0) /* few distinct keys: many rows of a word, and words of one score */
+            for (int i = 0; i < N; i++) memcpy(t.k + i * 8, t.k + (i * 13 % 23) * 8, 8 * sizeof *t.k);
+        if (seed % 4 == 0) memset(t.q, 0, 8 * 3 * sizeof *t.q);
+        case_param(&t, "bits", seed % 2 ? 3 : 6);
+        case_param(&t, "top_rows", (double)(10 + seed * 3));
+        case_param(&t, "local_rows", 9);
+        ck_assert_int_eq(kv_lab_rows_create(KV_F16, 8, 3, 0.3f, N, t.k, t.v, &stored), KV_OK);
+        ck_assert_int_eq(t.c.method->create(&t.c.params, 8, 3, N, 3, &s, &err), KV_OK);
+        struct kv_rows *rows = &stored.rows;
+        rows->n_rows = 300;
+        ck_assert_int_eq(t.c.method->build(s, rows, NULL, 0), KV_OK);
+        for (int step = 0; step < 6; step++) {
+            uint64_t words[3 * WORDS], plain[3 * WORDS];
+            float score[3 * N];
+            uint8_t chosen[3 * N];
+            struct kv_trace trace = {N, 0, score, chosen};
+            struct kv_ledger ledger = {0};
+            ck_assert_int_eq(t.c.method->query(s, rows, t.q, 0, words, WORDS, NULL, &ledger), KV_OK);
+            ledger.trace = &trace;
+            ck_assert_int_eq(t.c.method->query(s, rows, t.q, 0, plain, WORDS, NULL, &ledger), KV_OK);
+            ck_assert_msg(!memcmp(words, plain, sizeof words), "seed %d step %d", (int)seed, step);
+            int32_t at = step % 2 ? rows->n_rows - 20 : rows->n_rows;
+            ck_assert_int_eq(t.c.method->drop(s, at), KV_OK);
+            rows->n_rows = at + 25;
+            ck_assert_int_eq(t.c.method->append(s, rows, at), KV_OK);
+        }
+        t.c.method->destroy(s);
+        kv_lab_rows_free(&stored);
+        case_free(&t);
+    }
+}
+END_TEST
+
 START_TEST(subspaces_must_divide_the_width)
 {
     struct test_case t;
@@ -131,6 +174,7 @@ Suite *suite_pqcache(void)
     tcase_add_test(c, nearest_codes_can_miss_the_best_row);
     tcase_add_test(c, few_candidates_are_all_taken);
     tcase_add_test(c, codes_are_made_at_window_exit);
+    tcase_add_test(c, ranking_words_is_ranking_rows);
     tcase_add_test(c, subspaces_must_divide_the_width);
     suite_add_tcase(s, c);
     return s;
