@@ -131,7 +131,7 @@ export const launch = () =>
 export async function open(browser, url, { live = true, routes = {}, events, token, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'Europe/Oslo', ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(10000);
+  page.setDefaultTimeout(20000);
   if (token) await page.addInitScript((t) => sessionStorage.setItem('kvasir.token', t), token);
   for (const [address, answer] of Object.entries(events ? { ...routes, '**/api/v1/events': { contentType: 'text/event-stream', ...events } } : routes)) await page.route(address, (r) => r.fulfill(answer));
   page.complaints = [];

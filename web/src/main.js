@@ -62,8 +62,8 @@ let newerVersion = '';
 // ---------------------------------------------------------------- the frame
 function news() {
   const { last, stale, open } = state.stream;
-  if (state.starting) {
-    const t = state.starting.find((x) => x.kind === 'load' && x.total);
+  const t = state.starting?.find((x) => x.kind === 'load' && x.total);
+  if (state.starting && (t || !state.status)) {
     return h('span', { class: 'pill warn badge', role: 'status' }, t ? `starting, ${Math.floor((100 * t.done) / t.total)}\u00a0%` : 'starting');
   }
   if (stale)
@@ -212,7 +212,7 @@ function drawPage() {
         'main',
         { id: 'main', tabindex: '-1' },
         banners(),
-        progressBars(),
+        view === startView ? null : progressBars(),
         h('div', { class: 'view', 'data-path': at, key: `view:${path[0] ?? ''}:${path[1] ?? ''}` }, view.render(path, query)),
         footer(),
       ),

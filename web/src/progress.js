@@ -45,7 +45,7 @@ function bar(t) {
 
 /** Bars of what has taken over a second, the longest first. */
 export function progressBars() {
-  const slow = (state.status?.progress ?? []).filter((t) => t.seconds >= 1).sort((a, b) => b.seconds - a.seconds);
+  const slow = (state.starting ?? state.status?.progress ?? []).filter((t) => t.seconds >= 1 || t.kind === 'load').sort((a, b) => b.seconds - a.seconds);
   if (slow.length === 0) return null;
   return h(
     'section',
