@@ -1,4 +1,5 @@
 """A tournament on live traffic: two copies of one method tie, a cheaper one is ranked before them, and nothing that is served changes."""
+import hashlib
 import json
 import os
 import subprocess
@@ -89,6 +90,25 @@ class Tournament(unittest.TestCase):
         for args in (["start"], ["start", "quest:page_rows"], ["start", "quest,sparq", "--mass", "x"], ["start", "quest,sparq", "--speed", "1"], ["rank"], ["stop", "now"]):
             self.assertEqual(kvasir(self.d, "tournament", *args)[0], 2, args)
         self.assertEqual(kvasir(self.d, "tournament", "start", "quest,qest")[0], 1)
+
+
+class Rights(unittest.TestCase):
+    def test_viewers_look_and_operators_start_and_stop(self):
+        tokens = [{"name": n, "sha256": hashlib.sha256(n.encode()).hexdigest(), "rights": [r]} for n, r in (("reader", "viewer"), ("op", "operator"), ("acme", "infer"))]
+        with Daemon(config={"auth": {"mode": "token", "tokens": tokens}}) as d:
+            def ask(method, token, body=None):
+                status, _, answer = d.request(method, "/api/v1/tournament", body, {"Authorization": f"Bearer {token}"} if token else {})
+                return status, json.loads(answer)
+
+            body = {"pipelines": ["quest", "sparq"]}
+            self.assertEqual([ask(m, None, b)[0] for m, b in (("GET", None), ("POST", body), ("DELETE", None))], [401] * 3)
+            self.assertEqual([ask(m, "acme", b)[0] for m, b in (("GET", None), ("POST", body), ("DELETE", None))], [403] * 3)
+            self.assertEqual([ask(m, "reader", b)[0] for m, b in (("GET", None), ("POST", body), ("DELETE", None))], [200, 403, 403])
+            status, e = ask("DELETE", "op")
+            self.assertEqual((status, e["error"]["code"]), (404, "NOT_FOUND"))
+            self.assertEqual(ask("POST", "op", body)[0], 201)
+            self.assertEqual(ask("GET", "reader")[1]["tournament"]["state"], "RUNNING")
+            self.assertEqual(ask("DELETE", "op")[1]["tournament"]["state"], "DONE")
 
 
 if __name__ == "__main__":
