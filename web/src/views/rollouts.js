@@ -22,6 +22,7 @@ import {
 } from '../parts.js';
 import { currentRollout, resource, rollouts, state } from '../state.js';
 import { h } from '../vdom.js';
+import { evidence } from './evidence.js';
 
 // ---------------------------------------------------------------- the stage track
 function stageNote(r, stage, at, now) {
@@ -316,7 +317,7 @@ function identity(r) {
       ['created', stamp(r.created_at)],
       ['ended', r.ended_at ? stamp(r.ended_at) : 'not yet'],
       ['version', number(r.version)],
-      ['cohort', [...(r.cohort?.tenants ?? []), ...(r.cohort?.classes ?? [])].join(', ') || (r.contract === 'exact' ? 'everybody' : 'everybody who allows approximation')],
+      ['cohort', [...(r.cohort?.tenants ?? []), ...(r.cohort?.classes ?? []), ...(r.cohort?.headers ?? [])].join(', ') || (r.contract === 'exact' ? 'everybody' : 'everybody who allows approximation')],
       ...Object.entries(r.params ?? {}).map(([k, v]) => [k, String(v)]),
       [
         'evidence',
@@ -339,6 +340,7 @@ function panel(r, isCurrent) {
     isCurrent ? tiles() : null,
     gates(r),
     isCurrent ? releaseCharts(mass) : null,
+    evidence(r),
     h('div', { class: 'columns even' }, h('div', {}, timeline(r)), h('div', {}, identity(r))),
   ];
 }
