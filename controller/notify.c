@@ -45,6 +45,7 @@ bool kv_notify_wants(const struct kv_receipt_row *row)
     case KV_ROW_SUPERSEDED:
     case KV_ROW_POLICY:
     case KV_ROW_POLICY_FAULT:
+    case KV_ROW_DRILL:
         return true;
     case KV_ROW_GATE:
     case KV_ROW_STORE:

@@ -1,4 +1,5 @@
 /* test_store.c — what is acknowledged is kept, what is altered is noticed, and what cannot be written is not said to be. */
+#include "controller/embedded.h"
 #include "controller/store.h"
 
 #include <check.h>
@@ -343,11 +344,21 @@ START_TEST(a_newer_database_is_refused_and_left_alone)
 }
 END_TEST
 
+/* Two of one number would leave one of them out. */
+START_TEST(migrations_are_numbered_once)
+{
+    int last = 0;
+    for (const struct kv_embedded *e = kv_embedded_table; e->name; e++)
+        if (!strncmp(e->name, "migrations/", 11)) ck_assert_int_eq(atoi(e->name + 11), ++last);
+    ck_assert_int_ge(last, 7);
+}
+END_TEST
+
 /* A database of version 1 is copied, then brought forward; its receipts stay what they were. */
 START_TEST(an_older_database_is_migrated)
 {
     prepare(3);
-    sql("DROP TABLE drills; DROP TABLE pauses; DROP TABLE settings; DROP TABLE policy_states; DROP TABLE decision_inputs; DROP TABLE tokens; DROP TABLE request_roots; DROP TABLE seals;"
+    sql("DROP INDEX receipts_trace; DROP TABLE drills; DROP TABLE pauses; DROP TABLE settings; DROP TABLE policy_states; DROP TABLE decision_inputs; DROP TABLE tokens; DROP TABLE request_roots; DROP TABLE seals;"
         "ALTER TABLE rollouts DROP COLUMN author; ALTER TABLE rollouts DROP COLUMN approver; PRAGMA user_version = 1");
     struct kv_store *s = open_store();
     int64_t value;
@@ -639,6 +650,7 @@ Suite *suite_store(void)
     tcase_add_test(t, altered_heads_are_found);
     tcase_add_test(t, one_process_holds_the_directory);
     tcase_add_test(t, a_newer_database_is_refused_and_left_alone);
+    tcase_add_test(t, migrations_are_numbered_once);
     tcase_add_test(t, an_older_database_is_migrated);
     tcase_add_test(t, what_is_no_database_is_refused);
     tcase_add_test(t, rollouts_come_back);
