@@ -1,7 +1,9 @@
 """Sessions that pause for somebody outside: every action, kill -9 in between, results once, tool calls, and what both consoles ask for."""
+import contextlib
 import hashlib
 import json
 import shutil
+import sqlite3
 import tempfile
 import threading
 import unittest
@@ -9,7 +11,7 @@ import unittest
 from support import Daemon
 
 PROMPT = " ".join(f"Line {i}: the keeper of gate {i * 7 % 23} counts {i * i} lamps before the river rises." for i in range(12)) + "\nThe keeper said"
-STEPS = 200
+STEPS = 500
 BOS = 1  # of the demo model; text prompts get it in front, lists of ids are taken as they are
 
 
@@ -121,6 +123,16 @@ class InOneProcess(Pauses, unittest.TestCase):
             self.assertEqual((got, e["error"]["code"]), (409, "COMPETING_RESULT"))
         self.assertTrue(text_of(self.resume(self.d, "call", 1)))
         self.assertEqual(self.d.post(path, good), (200, first))  # late once more
+        status, e = self.d.post(path, {**good, "result_id": "r-2"})  # the call is finished
+        self.assertEqual((status, e["error"]["code"]), (409, "COMPETING_RESULT"))
+        status, e = self.d.post("/v1/sessions/call/resume", {"pause_epoch": 1})
+        self.assertEqual((status, e["error"]["code"]), (409, "NOT_PAUSED"))
+        self.run_and_pause(self.d, "call", {"call_id": "c-9"})  # and so it stays when the session waits for another one
+        for body, wanted in ((good, (404, "NOT_FOUND")), ({**good, "call_id": "c-9"}, (409, "STALE_PAUSE_EPOCH"))):
+            status, e = self.d.post(path, body)
+            self.assertEqual((status, e["error"]["code"]), wanted)
+        row = [r for r in self.d.get("/api/v1/interruptions")[1]["interruptions"] if r["session"] == "call"][0]
+        self.assertEqual((row["call_id"], row["result_state"]), ("c-9", "UNSEEN"))
 
     def test_what_is_not_there_is_said_so(self):
         for verb, body in (("pause", {}), ("resume", {"pause_epoch": 1}), ("result", {"call_id": "c", "pause_epoch": 1, "result_id": "r", "content": ""})):
@@ -155,6 +167,26 @@ class InOneProcess(Pauses, unittest.TestCase):
             self.assertGreater(c["rates"][name], 0, name)
         self.assertEqual((c["rates"]["disk_write_bytes_per_s"], c["rates"]["link_emulated"]), (None, False))
         self.assertEqual((c["demand"]["waiting_requests"], c["demand"]["waiting_prompt_tokens"]), (0, 0))
+
+
+class ClockSetBack(Pauses, unittest.TestCase):
+    def test_a_pause_from_the_future_is_as_good_as_any(self):
+        """The clock was an hour ahead when the session paused, and is set right while the server is down."""
+        state = tempfile.mkdtemp(prefix="kvasir-test-")
+        self.addCleanup(shutil.rmtree, state, True)
+        hour_us = 3600 * 1000000
+        d = Daemon(state=state)
+        whole = d.complete(PROMPT, max_tokens=STEPS, ignore_eos=True)["choices"][0]["text"]
+        before, _ = self.run_and_pause(d, "s")
+        d.kill()
+        with contextlib.closing(sqlite3.connect(f"{state}/kvasir.db")) as db, db:
+            manifest = json.loads(db.execute("SELECT manifest FROM pauses").fetchone()[0])
+            manifest["arrival_us"] += hour_us
+            db.execute("UPDATE pauses SET paused_us = paused_us + ?, manifest = ?", (hour_us, json.dumps(manifest)))
+        with Daemon("--set", "interruptions.max_pause_s=1800", state=state) as d:
+            row = d.get("/api/v1/interruptions")[1]["interruptions"][0]
+            self.assertEqual((row["session"], row["seconds"]), ("s", 0))
+            self.assertEqual(text_of(before) + text_of(self.resume(d, "s", 1)), whole)
 
 
 class TooLong(Pauses, unittest.TestCase):

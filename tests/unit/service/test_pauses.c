@@ -318,6 +318,37 @@ START_TEST(a_pause_ages_in_an_idle_engine)
 }
 END_TEST
 
+/* Refused, and the request goes on as if nobody had asked. */
+START_TEST(a_prompt_in_work_is_not_paused)
+{
+    struct run *r = calloc(2, sizeof *r);
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.prefill_chunk = 16;
+    c.prefix_reuse = false;
+    struct kv_engine *e = make_engine(&c);
+    struct kv_pause_view v;
+    struct kv_error err;
+    enum kv_status st;
+    for (int i = 0; i < 2; i++) {
+        run_init(&r[i], 4, 1400, 20);
+        r[i].request.observe = NULL;
+        r[i].request.tenant = "acme";
+        r[i].request.session = "s-1";
+    }
+    run_all(e, &r[0]);
+    run_begin(e, &r[1]);
+    while ((st = kv_engine_pause(e, "acme", "s-1", KV_PAUSE_SWAP, &v, &err)) == KV_NOT_FOUND) continue; /* it waits in the queue */
+    ck_assert_int_eq(st, KV_PAUSE_IN_PREFILL);
+    ck_assert_int_eq(kv_engine_paused_list(e, &v, 1), 0);
+    run_end(&r[1]);
+    ck_assert_int_eq(r[1].stats.finish, KV_FINISH_LENGTH);
+    for (int32_t i = 0; i < 20; i++) ck_assert_int_eq(r[1].ids[i], r[0].ids[i]);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 START_TEST(a_pause_that_lasts_too_long_is_given_up)
 {
     struct run *r = calloc(1, sizeof *r);
@@ -417,6 +448,7 @@ Suite *suite_pauses(void)
     tcase_add_test(t, rows_changed_while_out_are_computed_again);
     tcase_add_loop_test(t, rows_come_back_from_disk, 0, 2);
     tcase_add_test(t, a_pause_ages_in_an_idle_engine);
+    tcase_add_test(t, a_prompt_in_work_is_not_paused);
     tcase_add_loop_test(t, a_pause_that_lasts_too_long_is_given_up, 0, 2);
     tcase_add_test(t, what_cannot_be_paused_is_refused_by_name);
     tcase_add_test(t, pauses_give_way_to_those_who_wait);
