@@ -433,6 +433,37 @@ test('the receipt behind a failure is at most four clicks away and the chain ver
   await page.context().close();
 });
 
+test('a tournament stands above the pipelines: ranks, ties, what never holds the mass, and what is not known yet', async () => {
+  const { pipelines } = await daemon.api('pipelines');
+  const known = { mass: 0.905, mass_low: 0.89, mass_high: 0.92, bytes: 32768, bytes_low: 30000, bytes_high: 36000, share: 0.3, rows: 190.4 };
+  const none = Object.fromEntries(Object.keys(known).map((k) => [k, null]));
+  const entry = (pipeline, verdict, rank, more) => ({ pipeline, verdict, rank, params: {}, budget: 'budget_rows', at: 169.25, ...more });
+  const tournament = {
+    state: 'RUNNING',
+    pipelines: [],
+    mass: 0.9,
+    fraction: 0.01,
+    units: 467,
+    limit: 2000,
+    dropped: 12,
+    dense_bytes: 110000,
+    entries: [entry('pqcache', 'RANKED', 1, known), entry('quest', 'TIE', null, known), entry('magicpig', 'SHORT', null, { ...none, mass: 0.6 }), entry('sparq', 'NO_DATA', null, none)],
+  };
+  const page = await open(browser, `${daemon.url}/`, { routes: { '**/api/v1/pipelines': { json: { pipelines, tournament } } } });
+  await visit(page, 'pipelines');
+  const card = page.getByRole('region', { name: 'Tournament', exact: true });
+  const rows = await card.locator('tbody tr').allInnerTexts();
+  assert.equal(rows.length, 4);
+  assert.match(rows[0], /^1\s+pqcache\s+RANKED\s+32\sKiB\s\(.+…/);
+  assert.match(rows[1], /^–\s+quest\s+TIE/);
+  assert.match(rows[2], /magicpig\s+SHORT\s+–/);
+  assert.match(rows[3], /sparq\s+NO_DATA\s+–/);
+  await page.getByText('467 of 2,000 units, 12 dropped').waitFor();
+  assert.deepEqual(await wrongs(page), []);
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
 test('an armed fault is said on every page, disarmed where failures are, and a run shows what it checked', async () => {
   const lab = await Daemon.start({ extra: ['--set', 'faults.enabled=true'] });
   try {

@@ -206,7 +206,10 @@ function onePipeline(p) {
 
 // What a tournament found: who reads the fewest bytes where all hold the same mass.
 function tournament(t) {
-  const between = (e, k, f) => (e[k] === null ? '–' : `${f(e[k])} (${f(e[`${k}_low`])} … ${f(e[`${k}_high`])})`);
+  const between = (e, k, f) => {
+    if (e[k] === null) return '–';
+    return e[`${k}_low`] === null ? f(e[k]) : `${f(e[k])} (${f(e[`${k}_low`])} … ${f(e[`${k}_high`])})`;
+  };
   return card(
     `Tournament at mass ${t.mass}`,
     h(
