@@ -404,8 +404,9 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
     uint64_t approximate_tokens, exact_tokens, units_sampled, units_dropped, samples_dropped;
     uint64_t exact_mismatches, illegal_fallbacks, tenant_failures, allocation_failures, full_fallbacks, widened;
     /* Selection of those that were served: heads queried, their time, bytes read to rank, rows attended of those there were (unions over
-     * the group), and the time in which indexes were built; index_waits: heads that read all rows meanwhile. */
-    uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns, index_waits;
+     * the group), and the time in which indexes were built; index_waits: heads that read all rows meanwhile; below_break_even: because
+     * that was no more than selecting would have read. */
+    uint64_t selections, selection_ns, selection_bytes, selected_rows, visible_rows, index_build_ns, index_waits, below_break_even;
     double tokens_per_s, last_iteration_us;
     uint64_t schedule_ns, step_ns; /* of iterations that ran: deciding who runs and telling about it; the step itself */
     struct kv_rates rates;

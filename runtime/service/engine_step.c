@@ -145,6 +145,7 @@ static void report_gate(struct kv_engine *e, struct kv_step_item *it)
         e->stats.selected_rows += rows, e->stats.visible_rows += visible;
         e->stats.index_build_ns += atomic_exchange(&sel->build_ns, 0);
         e->stats.index_waits += atomic_exchange(&sel->waits, 0);
+        e->stats.below_break_even += atomic_exchange(&sel->whole, 0);
     }
     e->stats.widened += (uint64_t)atomic_load(&s->actions[KV_WIDEN_SEARCH]);
     e->stats.full_fallbacks += (uint64_t)atomic_load(&s->actions[KV_FULL_EXACT_FETCH]);

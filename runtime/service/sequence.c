@@ -218,6 +218,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     if (!s->selector[unit]) return KV_INDEX_MISS;
     struct kv_rows rows = kv_selection_rows(s, a, n_visible);
     if (n_visible < s->dense_until[unit]) {
+        atomic_fetch_add_explicit(&s->whole, 1, memory_order_relaxed);
         take_all(s, &rows, a->n_blocks, s->support + (size_t)kv_head * group * (size_t)s->max_blocks, &s->ledger[kv_head]);
         return KV_OK;
     }
@@ -238,6 +239,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     if (status != KV_OK) return status;
     if (ledger->candidate_bytes + ledger->payload_bytes >= (uint64_t)n_visible * 2 * kv_rows_row_bytes(&rows)) {
         s->dense_until[unit] = n_visible + n_visible / 8 + 1;
+        atomic_fetch_add_explicit(&s->whole, 1, memory_order_relaxed);
         take_all(s, &rows, a->n_blocks, support, ledger);
     }
     atomic_fetch_add_explicit(&s->queries, 1, memory_order_relaxed);

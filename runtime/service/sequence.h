@@ -36,7 +36,7 @@ struct kv_selection {
     double *mass;                  /* [n_kv_heads][group] */
     struct kv_ledger *ledger;      /* [n_kv_heads] of the last query */
     int32_t *dense_until;          /* [n_layers][n_kv_heads] rows below which selecting reads no less than all rows; asked again from there on */
-    _Atomic uint64_t ahead_bytes, queries, query_ns, ranked_bytes, rows, visible, build_ns, waits; /* since the decode thread last took them; waits: heads that read all rows because their index was being built */
+    _Atomic uint64_t ahead_bytes, queries, query_ns, ranked_bytes, rows, visible, build_ns, waits, whole; /* since the decode thread last took them; waits: heads that read all rows because their index was being built; whole: because that is no more than selecting reads */
     bool rehearses;                /* ranked by foretold queries */
     float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
     int32_t n_prefill_q;

@@ -58,6 +58,24 @@ START_TEST(an_index_in_the_making_serves_all_rows)
 }
 END_TEST
 
+/* Where selecting would read no less, all rows are read, the tokens are exact, and it is counted. */
+START_TEST(below_break_even_all_rows_are_read)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine_stats stats;
+    struct kv_engine *e = make_engine(NULL);
+    install(e, "quest", "budget_rows", 512, false);
+    run_init(r, 6, 200, 20);
+    assign(e, r, KV_APPROXIMATE);
+    run_all(e, r);
+    kv_engine_stats(e, &stats);
+    ck_assert_int_eq(first_approximate(r), r->n);
+    ck_assert_uint_gt(stats.below_break_even, 0);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 /* In shadow an index is built beside the baseline, one at a time; its units are measured once it is done, and dropped before. */
 START_TEST(a_shadowed_index_is_built_step_by_step)
 {
@@ -87,6 +105,7 @@ Suite *suite_selection(void)
     TCase *c = tcase_create("selection");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, an_index_in_the_making_serves_all_rows);
+    tcase_add_test(c, below_break_even_all_rows_are_read);
     tcase_add_test(c, a_shadowed_index_is_built_step_by_step);
     suite_add_tcase(s, c);
     return s;
