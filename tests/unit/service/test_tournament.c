@@ -26,7 +26,7 @@ START_TEST(what_is_served_keeps_its_bits)
     struct kv_tournament_config c = of("quest", "pqcache", 64);
     ck_assert_int_eq(kv_engine_tournament_start(e, &c, &err), KV_OK);
     ck_assert_int_eq(kv_engine_tournament_start(e, &c, &err), KV_CONFLICT);
-    for (int rounds = 0; rounds < 40; rounds++) { /* more units than it wants: it ends by itself */
+    for (int rounds = 0; rounds < 1000; rounds++) { /* more units than it wants: it ends by itself, however little time its thread gets */
         run_init(beside, 5, PROMPT, 60);
         run_all(e, beside);
         same_runs(alone, beside);
