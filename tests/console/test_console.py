@@ -403,7 +403,7 @@ class SoakTest(unittest.TestCase):
             return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
 
     def test_memory_stays_flat_under_keys_resizes_and_traffic(self):
-        seconds = float(os.environ.get("KVASIR_SOAK_S", "6"))
+        seconds = float(os.environ.get("KVASIR_SOAK_S", "3"))
         d = support.Daemon()
         self.addCleanup(d.stop)
         stop = threading.Event()
