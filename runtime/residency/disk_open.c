@@ -73,8 +73,16 @@ static enum kv_status adopt_segment(struct disk *d, uint64_t number, struct foun
     struct segment_page page;
     struct stat st;
     kv_disk_segment_name(d, number, name, sizeof name);
+    /* A name of ours on something else, or on somebody's file: left alone. */
+    if (lstat(name, &st) == 0 && !S_ISREG(st.st_mode)) return KV_OK;
     int fd = d->io->open(name, O_RDWR | O_CLOEXEC, 0);
     if (fd < 0) return kv_disk_errno(errno);
+    uint64_t magic = 0;
+    bool foreign = d->io->pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic && magic != 0 && magic != SEGMENT_MAGIC;
+    if (foreign) {
+        close(fd);
+        return KV_OK;
+    }
     bool whole = fstat(fd, &st) == 0 && st.st_size >= PAGE && kv_disk_read_all(d, fd, &page, sizeof page, 0) == KV_OK && page.magic == SEGMENT_MAGIC &&
                  page.checksum == XXH3_64bits(&page, offsetof(struct segment_page, checksum)) && page.number == number && page.segment_bytes <= MAX_SEGMENT;
     if (!whole || d->n_segments == MAX_SEGMENTS) { /* made by a run that died before the header was durable: nothing refers to it */
@@ -118,7 +126,7 @@ static enum kv_status rebuild(struct disk *d, const struct kv_disk_config *c, st
     for (struct dirent *e; (e = readdir(dir)) && n < MAX_SEGMENTS;) {
         uint64_t number;
         char rest;
-        if (sscanf(e->d_name, "segment-%16" SCNx64 "%c", &number, &rest) == 1) numbers[n++] = number;
+        if (strlen(e->d_name) == strlen("segment-") + 16 && sscanf(e->d_name, "segment-%16" SCNx64 "%c", &number, &rest) == 1) numbers[n++] = number;
     }
     closedir(dir);
     for (size_t i = 0; i < n && s == KV_OK; i++) {

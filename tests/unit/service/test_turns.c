@@ -507,6 +507,74 @@ START_TEST(sessions_are_known_after_a_restart)
 }
 END_TEST
 
+static void no_event(void *ctx)
+{
+    (void)ctx;
+}
+
+/* Saves two blocks under a base when `save`; then says how many sessions are known and how many blocks a look finds. */
+static void with_base(struct kv_turns_config *c, bool save, int32_t *sessions, int32_t *blocks)
+{
+    enum { TOKENS = 2 * KV_BLOCK_ROWS };
+    struct kv_turns *t;
+    struct kv_error err;
+    struct kv_arena *a;
+    struct kv_cache cache;
+    int32_t tokens[TOKENS];
+    struct kv_session_info info[4];
+    for (int i = 0; i < TOKENS; i++) tokens[i] = i * 3;
+    ck_assert_int_eq(kv_arena_create(c->slab_bytes, 64 * c->slab_bytes, &a), KV_OK);
+    ck_assert_int_eq(kv_turns_create(c, &t, &err), KV_OK);
+    if (save) {
+        ck_assert_int_eq(kv_cache_init(&cache, 2, 2, 16, KV_F16, TOKENS), KV_OK);
+        ck_assert_int_eq(kv_cache_reserve(&cache, a, TOKENS), KV_OK);
+        cache.n_rows = TOKENS;
+        cache.n_sealed = 2;
+        ck_assert(kv_turns_save(t, "alpha", "s", tokens, &cache, 2, 1));
+        struct kv_turn *j;
+        while (!(j = kv_turns_saved(t))) continue;
+        ck_assert_int_eq(j->status, KV_OK);
+        kv_cache_free(&j->own, a);
+        kv_turns_let_go(t, j);
+    }
+    struct kv_turn *j = kv_turns_look(t, "alpha", "", tokens, TOKENS, 0, 0, false, (struct kv_fault_marks){0});
+    while (atomic_load(&j->phase) == KV_TURN_LOOKING) continue;
+    *blocks = j->end;
+    kv_turns_let_go(t, j);
+    *sessions = kv_turns_sessions(t, info, 4);
+    kv_turns_stop(t);
+    kv_turns_destroy(t);
+    kv_arena_destroy(a);
+}
+
+/* Segments of another model, adapter set, numerics, position contract or representation: neither blocks nor names are found, and both are there again
+ * when their own model is. */
+START_TEST(another_model_in_the_same_folder)
+{
+    int32_t sessions, blocks;
+    struct kv_turns_config own = {.n_layers = 2, .n_kv_heads = 2, .slab_bytes = kv_slab_bytes(KV_F16, 2, 16), .path = folder, .capacity_bytes = 32 << 20, .victim = KV_VICTIM_LRU,
+                                  .event = no_event};
+    memset(own.base.model.b, 1, sizeof own.base.model.b);
+    strcpy(own.base.representation, "kv-f16-post-rope-v1");
+    strcpy(own.base.support, "exact");
+    with_base(&own, true, &sessions, &blocks);
+    ck_assert(sessions == 1 && blocks == 2);
+    for (int field = 0; field < 6; field++) {
+        struct kv_turns_config other = own;
+        if (field == 0) other.base.model.b[31] ^= 1;
+        if (field == 1) other.base.adapters.b[0] ^= 1;
+        if (field == 2) other.base.numerics.b[7] ^= 1;
+        if (field == 3) other.base.cache_abi.b[7] ^= 1;
+        if (field == 4) other.base.position_contract.b[0] ^= 1;
+        if (field == 5) strcpy(other.base.representation, "kv-f16-post-rope-v2");
+        with_base(&other, false, &sessions, &blocks);
+        ck_assert_msg(sessions == 0 && blocks == 0, "field %d: %d sessions, %d blocks", field, (int)sessions, (int)blocks);
+    }
+    with_base(&own, false, &sessions, &blocks);
+    ck_assert(sessions == 1 && blocks == 2);
+}
+END_TEST
+
 /* The disk fails while a pin is recorded: the answer says so and the session is as before. */
 START_TEST(a_pin_that_cannot_be_kept_is_refused)
 {
@@ -590,6 +658,7 @@ Suite *suite_turns(void)
     tcase_add_test(t, the_cap_holds_and_the_oldest_go);
     tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
     tcase_add_test(t, sessions_are_known_after_a_restart);
+    tcase_add_test(t, another_model_in_the_same_folder);
     tcase_add_test(t, a_pin_that_cannot_be_kept_is_refused);
     tcase_add_test(t, tainted_rows_are_not_saved);
     tcase_add_test(t, states_follow_the_table);
