@@ -54,23 +54,31 @@ static void draw_gate(struct kv_grid *g, int row, const json_t *gate)
     kv_grid_printf(g, row, 68, 0, KV_STYLE_DIM, "%.0f/%.0f", kv_field_number(gate, "n"), kv_field_number(gate, "min_n"));
 }
 
+static bool calm(const json_t *gate)
+{
+    return json_is_false(json_object_get(gate, "judged")) || !strcmp(kv_field_text(gate, "verdict"), "PASS");
+}
+
+/* Where not all of them have room, those that do not pass come first and the last row says how many do not show. */
 static int draw_gates(const struct kv_app *a, struct kv_grid *g, int row, int last)
 {
     size_t i;
     json_t *gate;
     const json_t *gates = json_object_get(a->rollout, "gates");
+    int left = (int)json_array_size(gates);
     kv_grid_text(g, row, 1, 0, KV_STYLE_BOLD, false, "gate                 verdict");
     if (g->cols >= 76) kv_grid_text(g, row, 37, 0, KV_STYLE_BOLD, false, "    value     bound limit      samples/min");
     row++;
-    json_array_foreach(gates, i, gate) {
-        if (row == last && i + 1 < json_array_size(gates)) { /* the last row says how many do not show */
-            kv_grid_printf(g, row++, 1, 0, KV_STYLE_DIM, "and %zu more; Enter shows all", json_array_size(gates) - i);
-            break;
+    if (!left) kv_grid_text(g, row++, 1, 0, KV_STYLE_DIM, false, "no gate has been evaluated yet");
+    bool cut = row + left - 1 > last;
+    for (int pass = 0; pass <= cut; pass++)
+        json_array_foreach(gates, i, gate) {
+            if (cut && calm(gate) != (pass == 1)) continue;
+            if (row > last) return row;
+            if (row == last && left > 1) return kv_grid_printf(g, row, 1, 0, KV_STYLE_DIM, "and %d more; Enter shows all", left), row + 1;
+            draw_gate(g, row++, gate);
+            left--;
         }
-        if (row > last) break;
-        draw_gate(g, row++, gate);
-    }
-    if (!json_array_size(gates)) kv_grid_text(g, row++, 1, 0, KV_STYLE_DIM, false, "no gate has been evaluated yet");
     return row;
 }
 

@@ -329,6 +329,23 @@ START_TEST(nothing_is_said_about_a_release_nobody_has_heard_of)
 }
 END_TEST
 
+START_TEST(a_small_screen_shows_first_the_gates_that_do_not_pass)
+{
+    char text[1024] = "{\"id\":\"r_000003\",\"stage\":\"CANARY\",\"gates\":[";
+    for (int i = 0; i < 8; i++) snprintf(text + strlen(text), sizeof text - strlen(text), "{\"name\":\"gate_%d\",\"verdict\":\"%s\"},", i, i == 7 ? "FAIL" : "PASS");
+    snprintf(text + strlen(text) - 1, 8, "]}");
+    event("rollout", text);
+    kv_grid_free(&grid);
+    ck_assert(kv_grid_init(&grid, 10, 40, false));
+    expect("gate_7 ✗ FAIL");
+    expect("and 6 more; Enter shows all");
+    kv_grid_free(&grid);
+    ck_assert(kv_grid_init(&grid, 24, 80, false)); /* with room they keep their places */
+    const char *s = screen(), *first = strstr(s, "gate_0"), *last = strstr(s, "gate_7");
+    ck_assert(first && last && first < last);
+}
+END_TEST
+
 START_TEST(rows_are_sorted_marked_and_copied)
 {
     const json_t *rows[8];
@@ -591,6 +608,7 @@ Suite *suite_app(void)
     tcase_add_test(t, each_job_takes_as_few_keys_as_promised);
     tcase_add_test(t, what_takes_a_while_is_shown_from_its_first_second_on);
     tcase_add_test(t, nothing_is_said_about_a_release_nobody_has_heard_of);
+    tcase_add_test(t, a_small_screen_shows_first_the_gates_that_do_not_pass);
     tcase_add_test(t, rows_are_sorted_marked_and_copied);
     tcase_add_test(t, the_cursor_stays_on_its_row_while_others_arrive);
     tcase_add_test(t, commands_complete_recall_and_reach_everything);
