@@ -57,6 +57,9 @@ def soak(tally, build, env):
         tally.add(f"soak/{suite}", checks - bad if found else 0, max(bad, int(status != 0)), seconds, output)
 
 
+    status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "test_sessions.WrongRows"],
+                                      {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration"), "KVASIR_SOAK": "1"}, 2400)
+    tally.add("soak/wrong-rows", int(status == 0), int(status != 0), seconds, output)
     status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "tests/integration/test_overload.py"],
                                       {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration"), "KVASIR_OVERLOAD_S": "60"}, 600)
     tally.add("soak/overload", int(status == 0), int(status != 0), seconds, output)
