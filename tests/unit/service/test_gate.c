@@ -13,7 +13,11 @@ enum { STEPS = 12 };
 
 static struct kv_engine_stats serve(const char *pipeline, int32_t estimate_rows, double max_mass, struct run *r)
 {
-    struct kv_engine *e = make_engine(NULL);
+    struct kv_engine_config config;
+    kv_engine_config_default(&config);
+    config.n_threads = 2;
+    config.index_share = 0; /* whole at once: every token is selected for, however busy the machine is */
+    struct kv_engine *e = make_engine(&config);
     struct kv_fallback_table t;
     struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find(pipeline)};
     struct kv_error err = {0};
