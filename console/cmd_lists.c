@@ -179,10 +179,36 @@ int kv_cmd_progress(int argc, char **argv, const struct kv_cli *cli)
     return plain_list(argc, "progress", cli);
 }
 
+/* Names and figures of one member, a line each. */
+static void print_figures(const json_t *answer, const char *member)
+{
+    const char *name;
+    json_t *v;
+    printf("\n%s\n", member);
+    json_object_foreach(json_object_get(answer, member), name, v) {
+        if (json_is_number(v)) printf("  %-22s %.6g\n", name, json_number_value(v));
+        else printf("  %-22s %s\n", name, json_is_null(v) ? "not measured yet" : json_is_true(v) ? "yes" : "no");
+    }
+}
+
 int kv_cmd_credits(int argc, char **argv, const struct kv_cli *cli)
 {
+    static const char *const lists[] = {"credits", "holders", "waiters"};
+    json_t *v = NULL;
     (void)argv;
-    return plain_list(argc, "credits", cli);
+    if (argc > 1) return fprintf(stderr, "usage: kvasir credits\n"), KV_EXIT_USAGE;
+    int status = kv_client_do(cli, "GET", "/api/v1/credits", NULL, NULL, &v);
+    if (status) return status;
+    if (cli->json) return show_json(v);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const json_t *rows = json_object_get(v, lists[i]);
+        if (i && json_array_size(rows)) putchar('\n');
+        if (!i || json_array_size(rows)) kv_table_print(kv_table_find(lists[i]), rows);
+    }
+    print_figures(v, "rates");
+    print_figures(v, "demand");
+    json_decref(v);
+    return KV_EXIT_DONE;
 }
 
 int kv_cmd_interruptions(int argc, char **argv, const struct kv_cli *cli)

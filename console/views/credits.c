@@ -4,12 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-static const struct kv_table holders = {"holders", "", "holders", "request",
-                                        {{"holds", "request", 14, KV_CELL_TEXT}, {"for", "what", 12, KV_CELL_TEXT}, {"age s", "seconds", 8, KV_CELL_FLOAT}, {"bytes", "backend_bytes", 10, KV_CELL_BYTES},
-                                         {"staging", "staging_bytes", 10, KV_CELL_BYTES}, {"slots", "queue_slots", 5, KV_CELL_INT}, {"sharers", "sharers", 7, KV_CELL_INT}}};
-static const struct kv_table waiters = {"waiters", "", "waiters", "request",
-                                        {{"waits", "request", 14, KV_CELL_TEXT}, {"for", "what", 12, KV_CELL_TEXT}, {"age s", "seconds", 8, KV_CELL_FLOAT}, {"lacks", "lacks", 0, KV_CELL_TEXT}}};
-
 /* Header and rows as far as the screen and `most` go; returns the next free row. */
 static int draw_rows(struct kv_grid *g, int row, const struct kv_table *t, const json_t *rows, int most)
 {
@@ -60,8 +54,8 @@ void kv_draw_credits(const struct kv_app *a, struct kv_grid *g)
     }
     int row = draw_rows(g, 1, kv_table_find("credits"), json_object_get(credits, "credits"), SOME);
     row = draw_rates(g, row, json_object_get(credits, "rates"));
-    row = draw_rows(g, row, &holders, json_object_get(credits, "holders"), SOME);
-    row = draw_rows(g, row, &waiters, json_object_get(credits, "waiters"), SOME);
+    row = draw_rows(g, row, kv_table_find("holders"), json_object_get(credits, "holders"), SOME);
+    row = draw_rows(g, row, kv_table_find("waiters"), json_object_get(credits, "waiters"), SOME);
     if (row >= g->rows - 1) return;
     kv_grid_printf(g, row++, 1, 0, KV_STYLE_BOLD, "%zu paused session%s%s", json_array_size(paused), json_array_size(paused) == 1 ? "" : "s", json_array_size(paused) ? "; Tab opens their list" : "");
     draw_rows(g, row, kv_table_find("interruptions"), paused, g->rows);

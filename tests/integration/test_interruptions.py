@@ -2,13 +2,15 @@
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 import sqlite3
+import subprocess
 import tempfile
 import threading
 import unittest
 
-from support import Daemon
+from support import KVASIR, Daemon, environment
 
 PROMPT = " ".join(f"Line {i}: the keeper of gate {i * 7 % 23} counts {i * i} lamps before the river rises." for i in range(12)) + "\nThe keeper said"
 STEPS = 500
@@ -165,7 +167,12 @@ class InOneProcess(Pauses, unittest.TestCase):
         self.assertEqual(c["stale"], 0)
         for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_step_us", "h2d_bytes_per_s", "d2h_bytes_per_s"):
             self.assertGreater(c["rates"][name], 0, name)
+            self.assertLess(c["rates"][name], 1e12, name)
         self.assertEqual((c["rates"]["disk_write_bytes_per_s"], c["rates"]["link_emulated"]), (None, False))
+        shown = subprocess.run([KVASIR, "--url", self.d.url, "credits"], capture_output=True, text=True, timeout=30, env=environment())
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        for line in (r"^pinned +1.0 GiB", r"^ +prefill_tokens_per_s +\d", r"^ +disk_write_bytes_per_s +not measured yet", r"^ +h2d_bytes_per_s +0$"):
+            self.assertRegex(shown.stdout, re.compile(line, re.M))
         self.assertEqual((c["demand"]["waiting_requests"], c["demand"]["waiting_prompt_tokens"]), (0, 0))
 
 
