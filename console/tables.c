@@ -64,7 +64,7 @@ const struct kv_table kv_tables[] = {
       {"unit", "unit", 9, KV_CELL_TEXT}, {"seconds", "seconds", 8, KV_CELL_FLOAT}, {"what", "what", 0, KV_CELL_TEXT}}},
     {"holders", "", "holders", "request",
      {{"holds", "request", 14, KV_CELL_TEXT}, {"for", "what", 12, KV_CELL_TEXT}, {"age s", "seconds", 8, KV_CELL_FLOAT}, {"bytes", "backend_bytes", 10, KV_CELL_BYTES},
-      {"staging", "staging_bytes", 10, KV_CELL_BYTES}, {"slots", "queue_slots", 5, KV_CELL_INT}, {"sharers", "sharers", 0, KV_CELL_INT}}},
+      {"staging", "staging_bytes", 10, KV_CELL_BYTES}, {"slots", "queue_slots", 5, KV_CELL_INT}, {"sharers", "sharers", 7, KV_CELL_INT}}},
     {"waiters", "", "waiters", "request",
      {{"waits", "request", 14, KV_CELL_TEXT}, {"for", "what", 12, KV_CELL_TEXT}, {"age s", "seconds", 8, KV_CELL_FLOAT}, {"lacks", "lacks", 0, KV_CELL_TEXT}}},
     {"interruptions", "/api/v1/interruptions", "interruptions", "session",
