@@ -192,6 +192,7 @@ static void bench_batch(struct kv_engine *e, const struct options *o, const int3
     }
     print("batch", o->name, "8", all, 0);
     printf("{\"name\":\"speedup/%s/batch-8\",\"value\":%.2f,\"unit\":\"x\",\"floor\":null,\"ratio\":null}\n", o->name, all / one);
+    fflush(stdout);
 }
 
 static struct options read_options(int argc, char **argv)
