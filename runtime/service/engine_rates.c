@@ -9,6 +9,12 @@ static void average(double *mean, double v)
     *mean = *mean > 0 ? 0.8 * *mean + 0.2 * v : v;
 }
 
+/* What the link can do: a faster crossing shows at once, a slower one slowly, since other work on the machine only ever adds. */
+static void ability(double *us_per_byte, double v)
+{
+    *us_per_byte = *us_per_byte > 0 && v > *us_per_byte ? 0.98 * *us_per_byte + 0.02 * v : v;
+}
+
 void kv_engine_rates_step(struct kv_engine *e, double step_us)
 {
     for (int32_t i = 0; i < e->n_items; i++)
@@ -23,7 +29,7 @@ static void measure_link(struct kv_engine *e)
     uint64_t moved = e->stats.tier[0].bytes_in - e->h2d_bytes;
     for (int32_t l = 0; l < e->n_timings; l++) us += e->timings_out[l].fetch_us;
     e->h2d_bytes += moved;
-    if (moved >= LEAST_MOVED_BYTES && us > 0) average(&e->h2d_us_per_byte, us / (double)moved);
+    if (moved >= LEAST_MOVED_BYTES && us > 0) ability(&e->h2d_us_per_byte, us / (double)moved);
 }
 
 void kv_engine_rates(struct kv_engine *e, struct kv_rates *out)

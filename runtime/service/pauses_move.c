@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEASURED_BYTES = 1 << 20, ALONE_NS = 20000000 };
+enum { MEASURED_BYTES = 1 << 20, MEASURED_TIMES = 8, ALONE_NS = 20000000 };
 static const double moving_share = 0.06; /* of an iteration's time, both ways together */
 
 double kv_paused_copy_rate(void)
@@ -13,12 +13,16 @@ double kv_paused_copy_rate(void)
     char *a = malloc(2 * MEASURED_BYTES);
     if (!a) return 0;
     memset(a, 1, 2 * MEASURED_BYTES);
-    int64_t began_ns = kv_now_ns();
-    memcpy(a + MEASURED_BYTES, a, MEASURED_BYTES);
-    __asm__ volatile("" : : "r"(a) : "memory"); /* nobody reads the copy, and it must be made all the same */
-    int64_t ns = kv_now_ns() - began_ns;
+    int64_t best_ns = INT64_MAX; /* other work on the machine only ever adds */
+    for (int i = 0; i < MEASURED_TIMES; i++) {
+        int64_t began_ns = kv_now_ns();
+        memcpy(a + MEASURED_BYTES, a, MEASURED_BYTES);
+        __asm__ volatile("" : : "r"(a) : "memory"); /* nobody reads the copy, and it must be made all the same */
+        int64_t ns = kv_now_ns() - began_ns;
+        if (ns < best_ns) best_ns = ns;
+    }
     free(a);
-    return MEASURED_BYTES * 1e9 / (double)(ns > 0 ? ns : 1);
+    return MEASURED_BYTES * 1e9 / (double)(best_ns > 0 ? best_ns : 1);
 }
 
 /* ---------------------------------------------------------------- actions */
