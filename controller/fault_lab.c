@@ -78,12 +78,12 @@ static void wait_a_moment(void)
     nanosleep(&(struct timespec){0, POLL_MS * 1000000}, NULL);
 }
 
-/* tenant other_tenant: on the baseline, every row computed now. */
+/* tenant other_tenant: on the baseline, every row computed now. A probe, since no gate may judge a candidate by what was broken on purpose. */
 static enum kv_status ask(struct run *r, const int32_t *prompt, int32_t n, int32_t n_answer, const char *tenant, struct answer *a, struct kv_error *err)
 {
     bool reference = tenant == other_tenant;
     struct kv_request q = {.prompt = prompt, .n_prompt = n, .max_tokens = n_answer, .ignore_eos = true, .sampling = {.top_p = 1, .repetition_penalty = 1}, .tenant = tenant,
-                           .class = r->klass, .session = reference ? NULL : r->scope.session, .observe_prompt = reference};
+                           .class = r->klass, .session = reference ? NULL : r->scope.session, .observe_prompt = reference, .probe = true};
     if (!reference) q.contract = r->contract, q.candidate = r->candidate, q.epoch = r->epoch, q.deadline_us = r->deadline_us;
     struct kv_stream *stream;
     enum kv_status st = kv_engine_submit(r->app->engine, &q, &stream, err);

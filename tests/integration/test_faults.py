@@ -68,6 +68,7 @@ class Runs(unittest.TestCase):
                 self.assertGreater(f["hits"], 0)
         live = d.get("/api/v1/status")[1]["live"]
         self.assertEqual((live["exact_mismatches"], live["illegal_fallbacks"]), (0, 0))
+        self.the_gates_saw_nothing_of_it(d, rollout)
         audit = [a["detail"] for a in d.get("/api/v1/audit?limit=200")[1]["receipts"]]
         self.assertTrue(any(a.startswith("fault run bit_flip: PASS") for a in audit))
         self.assertTrue(any(a.startswith("POST /api/v1/faults/bit_flip/run: 200") for a in audit))
@@ -86,6 +87,15 @@ class Runs(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual([c["what"] for c in json.loads(done.stdout)["last"]["checks"]], ["killed", "restart", "answer", "chain"])
         self.assertEqual(again[0].stop(), 0)
+
+    def the_gates_saw_nothing_of_it(self, d, rollout):
+        of_the_lab = {r["request"] for t in ("failure-lab", "failure-lab-reference") for r in d.get(f"/api/v1/receipts?kind=REQUEST&tenant={t}&limit=1000")[1]["receipts"]}
+        self.assertGreater(len(of_the_lab), 20)
+        status, _, lines = d.request("GET", f"/api/v1/rollouts/{rollout}/samples")
+        judged = {json.loads(line).get("request") for line in lines.splitlines()}
+        self.assertEqual(status, 200)
+        self.assertTrue(judged)
+        self.assertFalse(judged & of_the_lab)
 
     def strike_the_canary(self, d, rollout):
         """Armed on the rollout, a fault meets what its candidate serves: not exact requests, which are the baseline's."""
