@@ -100,7 +100,11 @@ static enum kv_status take_params(json_t *o, struct kv_rollout_request *q, struc
     const struct kv_pipeline *p = kv_pipeline_find(q->pipeline);
     const char *name;
     json_t *v;
-    if (!p) return kv_fail(err, KV_UNKNOWN_PIPELINE, "pipeline", "no pipeline is named '%.60s'", q->pipeline);
+    if (!p) {
+        kv_fail(err, KV_UNKNOWN_PIPELINE, "pipeline", "no pipeline is named '%.60s'", q->pipeline);
+        kv_hint(err, "kvasir pipelines lists them");
+        return KV_UNKNOWN_PIPELINE;
+    }
     kv_params_default(p, &q->params);
     if (o && !json_is_object(o)) return kv_fail(err, KV_BAD_ARGUMENT, "params", "params is an object of numbers");
     json_object_foreach(o, name, v) {

@@ -107,7 +107,8 @@ static enum kv_status check_spec(struct kv_gate_spec *s, enum kv_contract exactn
     if (s->threshold != s->threshold) s->threshold = m->threshold;
     if (s->min_n == 0) s->min_n = m->min_n;
     if (s->threshold < m->lowest || s->threshold > m->highest) {
-        kv_fail(err, KV_BAD_ARGUMENT, s->metric, "the threshold of %s must lie between %g and %g", s->metric, m->lowest, m->highest);
+        if (m->lowest == m->highest) kv_fail(err, KV_BAD_ARGUMENT, s->metric, "the threshold of %s must be %g", s->metric, m->lowest);
+        else kv_fail(err, KV_BAD_ARGUMENT, s->metric, "the threshold of %s must lie between %g and %g", s->metric, m->lowest, m->highest);
         if (m->lowest == m->highest) kv_hint(err, "%s: none is tolerated, whatever the rollout", m->help);
         else kv_hint(err, "%s", m->help);
         return KV_BAD_ARGUMENT;

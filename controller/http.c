@@ -256,6 +256,8 @@ static enum kv_status parse_body(struct kv_http_request *r, struct kv_error *err
     json_error_t je;
     if (!r->body_bytes) return (r->json = json_object()) ? KV_OK : kv_fail(err, KV_OUT_OF_MEMORY, "body", "no memory");
     r->json = json_loadb(r->body, r->body_bytes, JSON_REJECT_DUPLICATES, &je);
+    if (!r->json && json_error_code(&je) == json_error_null_character)
+        return kv_fail(err, KV_BAD_JSON, "body", "line %d, column %d: a text holds the character \\u0000, which is not taken here", je.line, je.column);
     if (!r->json) return kv_fail(err, KV_BAD_JSON, "body", "line %d, column %d: %.200s", je.line, je.column, je.text);
     if (!json_is_object(r->json)) return kv_fail(err, KV_BAD_JSON, "body", "the body is JSON but not an object");
     return KV_OK;

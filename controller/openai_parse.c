@@ -45,7 +45,8 @@ static enum kv_status get_int(json_t *o, const char *name, int64_t def, int64_t 
     char want[80];
     *out = v ? json_integer_value(v) : def;
     if (!v || (json_is_integer(v) && *out >= min && *out <= max)) return KV_OK;
-    snprintf(want, sizeof want, "a whole number from %lld to %lld", (long long)min, (long long)max);
+    if (min == max) snprintf(want, sizeof want, "%lld", (long long)min);
+    else snprintf(want, sizeof want, "a whole number from %lld to %lld", (long long)min, (long long)max);
     return wrong(name, want, err);
 }
 
@@ -344,9 +345,14 @@ static enum kv_status parse_length(struct kv_openai *o, struct kv_error *err)
     if (!o->q.n_prompt) return kv_fail(err, KV_EMPTY_PROMPT, o->chat ? "messages" : "prompt", "the prompt holds no token");
     int64_t room = context - o->q.n_prompt;
     if (!get(j, name)) n = o->app->default_max_tokens < room ? o->app->default_max_tokens : room;
+    if (room < 1) {
+        kv_fail(err, KV_CONTEXT_OVERRUN, o->chat ? "messages" : "prompt", "the prompt has %d tokens and the context %lld: no room is left for an answer", (int)o->q.n_prompt, (long long)context);
+        kv_hint(err, "shorten the prompt");
+        return KV_CONTEXT_OVERRUN;
+    }
     if (n > room || n < 1) {
         kv_fail(err, KV_CONTEXT_OVERRUN, name, "the prompt has %d tokens and the context %lld; %s may be at most %lld", (int)o->q.n_prompt, (long long)context, name,
-                (long long)(room > 0 ? room : 0));
+                (long long)room);
         return KV_CONTEXT_OVERRUN;
     }
     o->q.max_tokens = (int32_t)n;

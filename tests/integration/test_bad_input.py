@@ -218,6 +218,8 @@ class Requests(unittest.TestCase):
         c = "/v1/completions"
         for body in (b"{", b"", b"[]", b"7", b'{"a":1,"a":2}', b"\xff\xfe", b'{"prompt":"\\u0000"}', b'{"prompt":"a"} x'):
             self.refused(400, "BAD_JSON" if body else "BAD_ARGUMENT", c, body)
+        error, _ = self.refused(400, "BAD_JSON", c, b'{"prompt":"\\u0000"}')
+        self.assertIn("\\u0000, which is not taken", error["message"])
         self.refused(400, "BAD_JSON", c, b"[" * 60000)
         self.refused(413, "BODY_TOO_LARGE", c, json.dumps({"prompt": "x" * 70000}))
         self.refused(413, "BODY_TOO_LARGE", c, iter([b"x" * 30000] * 3))  # chunked
@@ -244,7 +246,7 @@ class Requests(unittest.TestCase):
         c = "/v1/completions"
         for prompt, code in (("", "EMPTY_PROMPT"), ([], "EMPTY_PROMPT"), ([-1], "TOKEN_OUT_OF_RANGE"), ([1 << 40], "TOKEN_OUT_OF_RANGE"), ([1024], "TOKEN_OUT_OF_RANGE"), ([1, "a"], "BAD_ARGUMENT"),
                              ([1.5], "BAD_ARGUMENT"), ({}, "BAD_ARGUMENT"), (None, "BAD_ARGUMENT"), (["a", "b"], "UNSUPPORTED"), ([5] * 4096, "CONTEXT_OVERRUN")):
-            self.refused(400, code, c, {"prompt": prompt})
+            self.refused(400, code, c, {"prompt": prompt}, param="prompt")
         for messages in ([], "hi", [{}], [{"role": "user", "content": 5}], [{"role": "user", "content": [{"type": "image_url"}]}], [5]):
             self.refused(400, "BAD_ARGUMENT", "/v1/chat/completions", {"messages": messages}, param="messages")
         self.refused(400, "TOKEN_OUT_OF_RANGE", "/detokenize", {"ids": [99999]})
