@@ -4,12 +4,14 @@
 #include "console/tables.h"
 #include "console/verbs.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct options {
     const char *id, *reason, *file, *number;
+    double fraction;
     int dry_run;
 };
 
@@ -205,7 +207,7 @@ static int act(const struct kv_cli *cli, const struct kv_verb *verb, const struc
     const char *id = json_string_value(json_object_get(rollout, "id"));
     char path[256];
     snprintf(path, sizeof path, "/api/v1/rollouts/%s/%s", id ? id : "", verb->name);
-    body = o->number ? json_pack("{s:s, s:f}", "reason", o->reason ? o->reason : "", "fraction", atof(o->number) / 100)
+    body = o->number ? json_pack("{s:s, s:f}", "reason", o->reason ? o->reason : "", "fraction", o->fraction)
                      : json_pack("{s:s}", "reason", o->reason ? o->reason : "");
     int write = strcmp(verb->method, "GET");
     status = write ? send_write(cli, verb, path, body, rollout, &answer) : kv_client_do(cli, verb->method, path, NULL, NULL, &answer);
@@ -215,7 +217,7 @@ static int act(const struct kv_cli *cli, const struct kv_verb *verb, const struc
     if (cli->json) json_dumpf(answer, stdout, JSON_INDENT(2)), putchar('\n');
     else if (back) print_rollback(back);
     else if (!write) print_rollout(now);
-    else printf("%s: %s %.4g %%%s\n", id, json_string_value(json_object_get(now, "stage")), 100 * json_number_value(json_object_get(now, "fraction")),
+    else printf("%s: %s %.4g %%%s\n", json_string_value(json_object_get(now, "id")), json_string_value(json_object_get(now, "stage")), 100 * json_number_value(json_object_get(now, "fraction")),
                 json_is_true(json_object_get(now, "paused")) ? ", paused" : "");
     json_decref(answer);
 done:
@@ -234,6 +236,13 @@ static int freeze(const struct kv_cli *cli, int frozen, const struct options *o)
     json_decref(body);
     json_decref(v);
     return status;
+}
+
+static bool read_percent(const char *text, double *fraction)
+{
+    char *end;
+    *fraction = strtod(text, &end) / 100;
+    return end != text && (!*end || !strcmp(end, "%")) && *fraction >= 0 && *fraction <= 1;
 }
 
 int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
@@ -264,6 +273,7 @@ int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
     if (!strcmp(argv[1], "apply")) return create(cli, &o, 1);
     if (!strcmp(argv[1], "freeze") || !strcmp(argv[1], "unfreeze")) return freeze(cli, argv[1][0] == 'f', &o);
     if (is_ramp && !o.number) return usage();
+    if (is_ramp && !read_percent(o.number, &o.fraction)) return fprintf(stderr, "kvasir: ramp takes a share in percent, 0 to 100, not '%s'\n", o.number), KV_EXIT_USAGE;
     if (!strcmp(argv[1], "show") || !strcmp(argv[1], "history")) {
         json_t *r = NULL;
         int status = pick_rollout(cli, o.id, &r);

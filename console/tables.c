@@ -153,15 +153,23 @@ void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char 
 
 void kv_table_print(const struct kv_table *t, const json_t *rows)
 {
-    for (const struct kv_column *c = t->column; c->title; c++) printf("%-*s%s", c->width, c->title, c[1].title ? "  " : "\n");
+    int width[sizeof t->column / sizeof *t->column] = {0}; /* the longest cell's, so that none pushes its row aside; in bytes, as printf counts */
     size_t i;
     json_t *row;
+    char text[512];
+    for (int c = 0; t->column[c].title; c++) {
+        width[c] = t->column[c].width;
+        json_array_foreach(rows, i, row) {
+            kv_cell_text(row, &t->column[c], 1, text, sizeof text);
+            if (t->column[c + 1].title && width[c] < (int)strlen(text)) width[c] = (int)strlen(text);
+        }
+        printf("%-*s%s", width[c], t->column[c].title, t->column[c + 1].title ? "  " : "\n");
+    }
     if (!json_array_size(rows)) puts("none");
     json_array_foreach(rows, i, row) {
-        for (const struct kv_column *c = t->column; c->title; c++) {
-            char text[512];
-            kv_cell_text(row, c, 1, text, sizeof text);
-            printf("%-*s%s", c->width, text, c[1].title ? "  " : "\n");
+        for (int c = 0; t->column[c].title; c++) {
+            kv_cell_text(row, &t->column[c], 1, text, sizeof text);
+            printf("%-*s%s", width[c], text, t->column[c + 1].title ? "  " : "\n");
         }
     }
 }

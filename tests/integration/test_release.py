@@ -62,6 +62,19 @@ class Restarts(unittest.TestCase):
         self.assertEqual((r["stage"], r["live"]), ("SHADOW", True))
         again.stop()
 
+    def test_the_command_line_names_the_new_rollout_and_takes_no_share_that_is_none(self):
+        d = Daemon(state=self.state)
+        rollout = start_quest(d)
+        for share in ("fifty", "5O", "101", "-1", "nan"):
+            status, out, err = kvasir("--url", d.url, "rollout", "ramp", share)
+            self.assertEqual((status, out), (2, ""), (share, err))
+        self.assertEqual(kvasir("--url", d.url, "rollout", "rollback", rollout)[0], 0)
+        d.wait_until(lambda: kvasir("--url", d.url, "rollout", "retry", rollout)[1:] == ("r_000002: OFF 0 %\n", ""))
+        status, out, err = kvasir("--url", d.url, "policy", "list")
+        column = out.splitlines()[0].index("version")
+        self.assertEqual({len(line[column:].split()[0]) for line in out.splitlines()[1:]}, {12}, out)
+        d.stop()
+
     def test_receipts_of_a_stopped_server(self):
         d = Daemon(state=self.state)
         d.complete("The magic number", max_tokens=4)
