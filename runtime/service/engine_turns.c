@@ -216,7 +216,11 @@ enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command wh
     }
     enum kv_status s = kv_turns_command(e->turns, what, tenant, session, out);
     if (s == KV_OK) return s;
-    if (s == KV_NOT_FOUND) return kv_fail(err, s, "session", "no session %.63s of tenant %.63s is known", session, tenant);
+    if (s == KV_NOT_FOUND) {
+        kv_fail(err, s, "session", "nothing of session %.63s of tenant %.63s is kept on disk", session, tenant);
+        kv_hint(err, "what is kept are whole blocks of %d tokens that were computed exactly", KV_BLOCK_ROWS);
+        return s;
+    }
     if (s == KV_CONFLICT) return kv_fail(err, s, "session", "session %.63s is pinned or its blocks are being read", session);
     return kv_fail(err, s, "session", "session %.63s could not be changed", session);
 }

@@ -269,7 +269,9 @@ class Sessions(unittest.TestCase):
             self.assertEqual(tool("sessions", "drop", "c5").returncode, 0)
             disk = [t for t in d.get("/api/v1/tiers")[1]["tiers"] if t["name"] == "disk"][0]
             self.assertEqual(disk["persistent_bytes"], 0)
-            self.assertEqual(tool("sessions", "drop", "c5").returncode, 1)
+            again = tool("sessions", "drop", "c5")
+            self.assertEqual(again.returncode, 1)
+            self.assertIn("nothing of session c5 of tenant local is kept on disk", again.stderr)
             status, answer = d.post("/api/v1/sessions/c5/burn")
             self.assertEqual((status, answer["error"]["code"]), (404, "NOT_FOUND"))
 
