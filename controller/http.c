@@ -217,7 +217,10 @@ static enum kv_status check_right(struct kv_http_request *r, struct kv_error *er
         kv_hint(err, "send Authorization: Bearer TOKEN");
         return st;
     }
-    return kv_fail(err, KV_FORBIDDEN, "Authorization", "token '%s' lacks the right '%s'", r->who.name, kv_right_name((enum kv_right)r->route->right));
+    const char *right = kv_right_name((enum kv_right)r->route->right);
+    kv_fail(err, KV_FORBIDDEN, "Authorization", "token '%s' lacks the right '%s'", r->who.name, right);
+    kv_hint(err, "use a token that has it; kvasir token create NAME --right %s makes one (with --state DIR beside the stopped server)", right);
+    return KV_FORBIDDEN;
 }
 
 /* What can be judged before the body: name, route, right, declared length. */
