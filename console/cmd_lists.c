@@ -70,8 +70,8 @@ int kv_cmd_status(int argc, char **argv, const struct kv_cli *cli)
     const json_t *r = json_object_get(v, "release"), *l = json_object_get(v, "live"), *m = json_object_get(v, "model");
 #define S(o, k) (json_string_value(json_object_get(o, k)) ? json_string_value(json_object_get(o, k)) : "-")
 #define N(o, k) json_number_value(json_object_get(o, k))
-    printf("stage     %s %.4g %%  epoch %.0f%s\n", S(r, "stage"), 100 * N(r, "fraction"), N(r, "epoch"),
-           json_is_true(json_object_get(r, "latched")) ? "  LATCHED" : "");
+    printf("stage     %s %.4g %%  epoch %.0f%s%s%s\n", S(r, "stage"), 100 * N(r, "fraction"), N(r, "epoch"), json_array_size(json_object_get(json_object_get(v, "faults"), "armed")) ? "  FAULTS ARMED" : "",
+           json_is_true(json_object_get(r, "latched")) ? "  LATCHED" : "", json_is_true(json_object_get(r, "frozen")) ? "  releases frozen" : "");
     printf("rollout   %s %s  pipeline %s  contract %s\n", S(r, "rollout"), S(r, "name"), S(r, "pipeline"), S(r, "contract"));
     printf("model     %s (%s)\n", S(m, "name"), S(m, "file"));
     printf("live      %.0f active, %.0f queued, %.1f tokens/s, per token p50 %.2f ms p99 %.2f ms\n", N(l, "active"), N(l, "queued"),

@@ -49,26 +49,30 @@ static int draw_crumbs(const struct kv_app *a, struct kv_grid *g)
     return c;
 }
 
-/* The longest of the pieces that fits goes to the right: the last words are the ones that must not be lost. */
+/* Stage and age always stand at the right. Of the words between, those that matter least give way first: a fault that is armed goes last. */
 static void draw_top(const struct kv_app *a, struct kv_grid *g)
 {
-    const json_t *r = json_object_get(a->status, "release");
+    enum { EPOCH, FAULTS, LATCHED, FROZEN, READONLY, POLICY, WORDS };
+    static const unsigned char gives_way[WORDS] = {POLICY, EPOCH, READONLY, FROZEN, LATCHED, FAULTS};
+    const json_t *r = json_object_get(a->status, "release"), *armed = json_object_get(json_object_get(a->status, "faults"), "armed");
     const char *policy = kv_field_text(json_object_get(json_object_get(a->status, "policies"), "release"), "version");
-    char stage[64], middle[128] = "", age[64];
+    char stage[64], epoch[32] = "", version[24] = "", age[64];
     kv_grid_text(g, 0, 0, 0, KV_STYLE_TITLE, true, "");
     int c = draw_crumbs(a, g);
     double seconds = (double)(a->now_ms - (a->status ? a->heard_ms : a->since_ms)) / 1000;
     if (!a->status) snprintf(stage, sizeof stage, "%s", a->connected ? "waiting" : "connecting");
-    else if (g->cols < NARROW) snprintf(stage, sizeof stage, "%s %.4g %%", kv_field_text(r, "stage"), 100 * kv_field_number(r, "fraction"));
-    else snprintf(stage, sizeof stage, "%s %.4g %%  epoch %.0f", kv_field_text(r, "stage"), 100 * kv_field_number(r, "fraction"), kv_field_number(r, "epoch"));
-    if (a->status)
-        snprintf(middle, sizeof middle, "%s%s%s%s%s%.8s", json_array_size(json_object_get(json_object_get(a->status, "faults"), "armed")) ? "  FAULTS ARMED" : "", json_is_true(json_object_get(r, "latched")) ? "  LATCHED" : "", json_is_true(json_object_get(r, "frozen")) ? "  releases frozen" : "",
-                 a->readonly ? "  read-only" : "", *policy ? "  policy " : "", policy);
+    else snprintf(stage, sizeof stage, "%s %.4g %%", kv_field_text(r, "stage"), 100 * kv_field_number(r, "fraction"));
+    if (a->status && g->cols >= NARROW) snprintf(epoch, sizeof epoch, "  epoch %.0f", kv_field_number(r, "epoch"));
+    if (*policy) snprintf(version, sizeof version, "  policy %.8s", policy);
     snprintf(age, sizeof age, "  %s %.1f s", !a->status ? "" : kv_app_stale(a) ? "STALE" : "live", seconds);
-    int room = g->cols - c - 2, n = (int)(strlen(stage) + strlen(middle) + strlen(age));
-    if (n > room) middle[0] = 0, n = (int)(strlen(stage) + strlen(age));
+    const char *word[WORDS] = {epoch, json_array_size(armed) ? "  FAULTS ARMED" : "", json_is_true(json_object_get(r, "latched")) ? "  LATCHED" : "",
+                               json_is_true(json_object_get(r, "frozen")) ? "  releases frozen" : "", a->readonly ? "  read-only" : "", version};
+    int room = g->cols - c - 2, n = (int)(strlen(stage) + strlen(age));
+    for (int i = 0; i < WORDS; i++) n += (int)strlen(word[i]);
+    for (int i = 0; i < WORDS && n > room; i++) n -= (int)strlen(word[gives_way[i]]), word[gives_way[i]] = "";
     int at = g->cols - n - 1;
-    kv_grid_printf(g, 0, at > c + 1 ? at : c + 1, 0, a->status && kv_app_stale(a) ? KV_STYLE_SELECTED : KV_STYLE_TITLE, "%s%s%s", stage, middle, age);
+    kv_grid_printf(g, 0, at > c + 1 ? at : c + 1, 0, a->status && kv_app_stale(a) ? KV_STYLE_SELECTED : KV_STYLE_TITLE, "%s%s%s%s%s%s%s%s", stage, word[EPOCH], word[FAULTS], word[LATCHED],
+                   word[FROZEN], word[READONLY], word[POLICY], age);
 }
 
 /* The way back first: on a narrow screen the rest is cut. */

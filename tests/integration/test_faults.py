@@ -179,6 +179,7 @@ class Arming(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             armed = d.get("/api/v1/status")[1]["faults"]
             self.assertIn("\nkvasir_faults_armed 1\n", d.get("/metrics")[1])
+            self.assertIn("  FAULTS ARMED\n", kvasir(d, "status").stdout)
             self.assertEqual([(f["name"], f["scope"]) for f in armed["armed"]], [("block_reuse_before_callback", {"tenant": "local", "session": "mine"})])
             self.assertEqual(self.ask(d, "other"), plain)
             self.assertEqual(self.hits(d, "block_reuse_before_callback"), 0)

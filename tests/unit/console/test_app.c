@@ -100,6 +100,21 @@ START_TEST(rollout_view_shows_stage_gates_and_way_back)
 }
 END_TEST
 
+START_TEST(what_is_armed_is_said_before_the_epoch_and_the_policy)
+{
+    event("status", "{\"release\":{\"stage\":\"EXACT_BASELINE\",\"fraction\":0,\"epoch\":98,\"frozen\":true},\"live\":{},\"faults\":{\"armed\":[{\"name\":\"bit_flip\"}]},"
+                    " \"policies\":{\"release\":{\"name\":\"steady\",\"version\":\"3fa2b1c0ffee\"}}}");
+    expect("EXACT_BASELINE 0 %  FAULTS ARMED  releases frozen  live 0.0 s");
+    app.view = KV_VIEW_PIPELINES;
+    kv_grid_free(&grid);
+    ck_assert(kv_grid_init(&grid, 24, 70, false));
+    expect("EXACT_BASELINE 0 %  FAULTS ARMED");
+    kv_grid_free(&grid);
+    ck_assert(kv_grid_init(&grid, 24, 160, false));
+    expect("EXACT_BASELINE 0 %  epoch 98  FAULTS ARMED  releases frozen  policy 3fa2b1c0  live 0.0 s");
+}
+END_TEST
+
 START_TEST(rollback_takes_two_keys_and_says_what_happens)
 {
     struct kv_wish w = kv_app_key(&app, 'R');
@@ -595,6 +610,7 @@ Suite *suite_app(void)
     TCase *t = tcase_create("app");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, rollout_view_shows_stage_gates_and_way_back);
+    tcase_add_test(t, what_is_armed_is_said_before_the_epoch_and_the_policy);
     tcase_add_test(t, rollback_takes_two_keys_and_says_what_happens);
     tcase_add_test(t, anything_but_y_leaves_all_as_it_is);
     tcase_add_test(t, rollback_works_from_every_view_and_when_stale);
