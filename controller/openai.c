@@ -32,8 +32,13 @@ const char *kv_openai_finish_name(enum kv_finish f)
     return f == KV_FINISH_PAUSED ? "pause" : f == KV_FINISH_STOP ? "stop" : f == KV_FINISH_LENGTH ? "length" : f == KV_FINISH_CANCELLED ? "cancelled" : "error";
 }
 
-enum kv_status kv_openai_failed(const struct kv_request_stats *s, struct kv_error *err)
+enum kv_status kv_openai_failed(const struct kv_openai *o, const struct kv_request_stats *s, struct kv_error *err)
 {
+    if (s->finish == KV_FINISH_CANCELLED && o->app->draining) { /* the client is still there: it is the server that left */
+        kv_fail(err, KV_DRAINING, "request", "the server stopped before the answer was whole");
+        kv_hint(err, "ask another instance, or again when this one is back");
+        return KV_DRAINING;
+    }
     enum kv_status st = s->finish == KV_FINISH_CANCELLED && !s->status ? KV_CANCELLED : s->status ? s->status : KV_INTERNAL;
     return kv_fail(err, st, "request", "%s", kv_status_meaning(st));
 }
@@ -168,7 +173,7 @@ enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
     if (!st) {
         kv_stream_stats(o->reader, &stats);
         if (stats.finish == KV_FINISH_PAUSED && o->q.pause_at_stop) st = kv_interruptions_tool_call(o, &pause, err);
-        else if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH && stats.finish != KV_FINISH_PAUSED) st = kv_openai_failed(&stats, err);
+        else if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH && stats.finish != KV_FINISH_PAUSED) st = kv_openai_failed(o, &stats, err);
     }
     if (!st) {
         json_t *body = kv_openai_envelope(o, o->chat ? "chat.completion" : "text_completion"), *answer = kv_text_json(text.at, text.n);

@@ -36,6 +36,6 @@ json_t *kv_openai_token_json(const struct kv_openai *o, const struct kv_chunk *c
 void kv_openai_add_logprobs(const struct kv_openai *o, json_t *to, const struct kv_chunk *c, int64_t *text_offset); /* completions' five lists */
 const char *kv_openai_finish_name(enum kv_finish f);
 /* The error of a request that ended in KV_FINISH_ERROR or was cancelled. */
-enum kv_status kv_openai_failed(const struct kv_request_stats *s, struct kv_error *err);
+enum kv_status kv_openai_failed(const struct kv_openai *o, const struct kv_request_stats *s, struct kv_error *err);
 
 #endif

@@ -69,7 +69,7 @@ static void put_end(struct sse *s)
     json_t *pause = NULL;
     bool called = stats.finish == KV_FINISH_PAUSED && s->o->q.pause_at_stop, ok = stats.finish == KV_FINISH_STOP || stats.finish == KV_FINISH_LENGTH || stats.finish == KV_FINISH_PAUSED;
     if (!ok || (called && kv_interruptions_tool_call(s->o, &pause, &err) != KV_OK)) {
-        if (!ok) kv_openai_failed(&stats, &err);
+        if (!ok) kv_openai_failed(s->o, &stats, &err);
         put(s, kv_http_error_json(&err));
         return;
     }

@@ -359,6 +359,22 @@ class Connections(unittest.TestCase):
         finally:
             d.kill()
 
+    def test_what_a_drain_cuts_off_is_told_so(self):
+        d = Daemon("--set", "engine.drain_timeout_ms=0")
+        try:
+            got = []
+            t = threading.Thread(target=lambda: got.append(d.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True})))
+            t.start()
+            d.wait_until(lambda: d.get("/api/v1/status")[1]["live"]["active"] == 1)
+            d.signal(signal.SIGTERM)
+            t.join(60)
+            status, answer = got[0]
+            self.assertEqual((status, answer["error"]["code"]), (503, "DRAINING"), answer)
+            self.assertIn("another instance", answer["error"]["hint"])
+            self.assertEqual(d.stop(), 0)
+        finally:
+            d.kill()
+
 
 if __name__ == "__main__":
     unittest.main()
