@@ -104,7 +104,7 @@ void kv_tournament_offer(struct kv_engine *e, struct kv_step_item *const *items,
     if (!atomic_load_explicit(&t->on, memory_order_relaxed) || pthread_mutex_trylock(&t->lock)) return;
     for (int32_t i = 0; atomic_load(&t->on) && i < n_items; i++) {
         const struct kv_sequence *s = items[i]->owner;
-        if (items[i]->n != 1 || items[i]->position < s->n_prompt || s->candidate || s->recomputing || s->frontier != KV_UNTAINTED) continue;
+        if (items[i]->n != 1 || items[i]->position < s->n_prompt || s->candidate || s->probe || s->recomputing || s->frontier != KV_UNTAINTED) continue;
         for (int32_t h = 0; h < t->shape.n_kv_heads; h++)
             if (sampled(t, s->id, layer, h, items[i]->position)) offer(e, items[i], layer, h);
     }

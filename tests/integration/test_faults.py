@@ -188,6 +188,15 @@ class Arming(unittest.TestCase):
             self.assertEqual(d.get("/api/v1/status")[1]["faults"]["armed"], [], "its count is used up")
             self.assertIn('\nkvasir_fault_hits_total{fault="block_reuse_before_callback"} 2\n', d.get("/metrics")[1])
 
+    def test_a_tournament_does_not_measure_the_lab(self):
+        with Daemon("--set", "faults.enabled=true") as d:
+            self.assertEqual(d.post("/api/v1/tournament", {"pipelines": ["quest", "pqcache"], "fraction": 0.05})[0], 201)
+            done = kvasir(d, "fault", "run", "delayed_completion")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            status, _, raw = d.request("DELETE", "/api/v1/tournament")
+            seen = json.loads(raw)["tournament"]
+            self.assertEqual((status, seen["units"], seen["dropped"]), (200, 0, 0))
+
     def test_arming_needs_the_right(self):
         tokens = [{"name": n, "sha256": hashlib.sha256(n.encode()).hexdigest(), "rights": [n]} for n in ("viewer", "operator", "infer")]
         with Daemon(config={"auth": {"mode": "token", "tokens": tokens}, "faults": {"enabled": True}}, wait=False) as d:
