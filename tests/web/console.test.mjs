@@ -234,8 +234,10 @@ test('keys alone: places, palette, help, and a dialog that keeps and returns the
   await page.keyboard.type('go to tiers');
   await page.keyboard.press('Enter');
   await until('tiers', async () => (await at()) === '#/tiers');
+  await dialog(page).waitFor({ state: 'detached' });
   await page.keyboard.press('g');
   await page.keyboard.press('o');
+  await until('overview', async () => (await at()) === '#/');
   const button = page.locator('.hero').getByRole('button', { name: 'Roll back' });
   await button.focus();
   await page.keyboard.press('Enter');
