@@ -58,8 +58,8 @@ all: $(B)/kvasird $(B)/kvasir ## build kvasird and kvasir into build/ (CUDA when
 
 $(B)/kernels/x86/avx2%.o: ARCHFLAGS := -mavx2 -mfma -mf16c
 $(B)/kernels/x86/avx512%.o: ARCHFLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
-# Sanitized builds set OPT on the command line; kernels stay fast enough there for whole models.
-$(B)/kernels/%.o: override OPT := $(if $(SAN),-O2,-O3)
+# Sanitized builds set OPT on the command line. At -O2 their checks in unrolled tiles keep the compiler busy for many minutes and a gigabyte.
+$(B)/kernels/%.o: override OPT := $(if $(SAN),$(OPT),-O3)
 
 # nvcc as a prerequisite: what was built before it came does not know that CUDA is there.
 $(B)/%.o: %.c $(B)/.deps-ok $(NVCC)
