@@ -241,12 +241,36 @@ static enum kv_status check_rate(struct kv_http *h, const struct kv_http_request
     return kv_http_auth_rate(h->auth, &r->who, address, claimed, err);
 }
 
+struct framing { unsigned hosts, lengths, codings; };
+
+static enum MHD_Result count_framing(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    struct framing *f = cls;
+    (void)kind, (void)value;
+    f->hosts += !strcasecmp(key, "Host");
+    f->lengths += !strcasecmp(key, "Content-Length");
+    f->codings += !strcasecmp(key, "Transfer-Encoding");
+    return MHD_YES;
+}
+
+/* What a proxy in front may read otherwise (RFC 9112, 3.2 and 6.3): one request could be taken for two, or for another host's. */
+static enum kv_status check_framing(const struct kv_http_request *r, struct kv_error *err)
+{
+    struct framing f = {0};
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, count_framing, &f);
+    if (f.hosts <= 1 && f.lengths + f.codings <= 1) return KV_OK;
+    kv_fail(err, KV_BAD_ARGUMENT, f.hosts > 1 ? "Host" : "Content-Length", "%u Host, %u Content-Length and %u Transfer-Encoding headers can be read in two ways", f.hosts, f.lengths, f.codings);
+    kv_hint(err, "send one Host, and either one Content-Length or one Transfer-Encoding");
+    return KV_BAD_ARGUMENT;
+}
+
 static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, struct kv_error *err)
 {
     const char *length = kv_http_header(r, "Content-Length");
     struct kv_http_claims claims = {kv_http_header(r, "Authorization"), kv_http_header(r, "Host"), kv_http_header(r, "Origin"),
                                     kv_http_header(r, "Sec-Fetch-Site"), strcmp(r->method, "GET") && strcmp(r->method, "HEAD")};
-    enum kv_status st = kv_http_auth_check(h->auth, &claims, &r->who, err);
+    enum kv_status st = check_framing(r, err);
+    if (!st) st = kv_http_auth_check(h->auth, &claims, &r->who, err);
     if (!st) st = find_route(h, r, err);
     if (!st && !(r->route->flags & KV_ROUTE_OPEN)) st = check_rate(h, r, claims.authorization != NULL, err);
     if (!st) st = check_right(r, err);

@@ -201,6 +201,7 @@ static enum kv_status parse_kvasir(struct kv_openai *o, struct kv_error *err)
     enum kv_status st = get_name(k, "contract", &contract, err);
     if (!st) st = get_name(k, "class", &o->q.class, err);
     if (!st) st = get_name(k, "session", &o->q.session, err);
+    if (!st && o->q.session && strchr(o->q.session, '/')) st = wrong("kvasir.session", "text without '/', since it is a part of addresses", err);
     if (!st) st = get_name(k, "pipeline", &pipeline, err);
     if (!st) st = get_int(k, "deadline_ms", 0, 1, 86400000, &o->deadline_ms, err);
     if (!st) st = parse_tool_pause(o, get(k, "tool_pause"), err);

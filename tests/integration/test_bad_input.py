@@ -236,7 +236,7 @@ class Requests(unittest.TestCase):
                 ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a+"}}}}, "UNSUPPORTED", "response_format"),
                 ({"kvasir": {"contract": "fuzzy"}}, "BAD_ARGUMENT", "kvasir.contract"), ({"kvasir": {"sesion": "x"}}, "UNKNOWN_KEY", "sesion"), ({"kvasir": {"deadline_ms": -1}}, "BAD_ARGUMENT", "deadline_ms"),
                 ({"kvasir": {"pipeline": "quest"}}, "UNSUPPORTED", "kvasir.pipeline"), ({"kvasir": {"pipeline": "nope"}}, "UNKNOWN_PIPELINE", "kvasir.pipeline"),
-                ({"kvasir": {"session": "x" * 64}}, "BAD_ARGUMENT", "session"), ({"model": 5}, "BAD_ARGUMENT", "model")):
+                ({"kvasir": {"session": "x" * 64}}, "BAD_ARGUMENT", "session"), ({"kvasir": {"session": "a/pin"}}, "BAD_ARGUMENT", "kvasir.session"), ({"model": 5}, "BAD_ARGUMENT", "model")):
             self.refused(400, code, c, {**p, **more}, param=param)
         self.refused(404, "NOT_FOUND", c, {**p, "model": "gpt"}, param="model")
         error, _ = self.refused(400, "UNKNOWN_KEY", c, {**p, "temprature": 1})
@@ -278,6 +278,19 @@ class Requests(unittest.TestCase):
                     continue
                 self.assertNotIn(b" 200 ", answer[:20])
         self.assertEqual(self.d.get("/healthz")[0], 200)
+
+    def test_framing_that_can_be_read_in_two_ways(self):
+        for field, extra in (("Host", "Host: localhost\r\nHost: evil\r\nContent-Length: 2\r\n"), ("Content-Length", "Host: localhost\r\nContent-Length: 2\r\nContent-Length: 4\r\n"),
+                             ("Content-Length", "Host: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n")):
+            with socket.create_connection(("127.0.0.1", self.d.port), timeout=10) as s:
+                s.sendall(f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\n{extra}\r\n{{}}".encode())
+                s.shutdown(socket.SHUT_WR)
+                answer = b""
+                while chunk := s.recv(4096):
+                    answer += chunk
+            head, _, body = answer.partition(b"\r\n\r\n")
+            self.assertIn(b" 400 ", head[:20], extra)
+            self.assertEqual(json.loads(body)["error"]["param"], field)
 
 
 if __name__ == "__main__":
