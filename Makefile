@@ -158,7 +158,7 @@ check: deps ## set up, build and pass every test; ends with "N passed, N failed"
 	$(Q)$(B)/venv/bin/python tests/run.py --build $(B)
 
 .PHONY: soak
-soak: deps ## the long forms: 1,000 kills, 100,000 rollbacks that race with advances, consoles for half an hour each
+soak: deps ## the long forms: random operations, 1,000 kills, 100,000 rollbacks, wrong rows hunted, consoles for half an hour each
 	$(Q)$(MAKE) --no-print-directory all $(B)/tests/unit/unit $(B)/.venv-ok $(B)/.web-tests-ok
 	$(Q)$(B)/venv/bin/python tests/run.py --build $(B) --soak
 

@@ -48,25 +48,19 @@ def unit(tally, build, env):
     tally.add("unit", checks - bad if found else 0, bad, seconds, output)
 
 
-def soak(tally, build, env):
-    """Suites whose length follows KVASIR_SOAK."""
-    for suite in ("crash", "rollback_race", "directory", "disk", "schedules"):
-        status, output, seconds = execute([os.path.join(build, "tests", "unit", "unit")], {**env, "CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}, 7200)
-        found = re.search(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", output)
-        checks, bad = (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 1)
-        tally.add(f"soak/{suite}", checks - bad if found else 0, max(bad, int(status != 0)), seconds, output)
-
-
-    status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "test_sessions.WrongRows"],
-                                      {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration"), "KVASIR_SOAK": "1"}, 2400)
-    tally.add("soak/wrong-rows", int(status == 0), int(status != 0), seconds, output)
-    status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "tests/integration/test_overload.py"],
-                                      {**env, "PYTHONPATH": os.path.join(ROOT, "tests", "integration"), "KVASIR_OVERLOAD_S": "60"}, 600)
-    tally.add("soak/overload", int(status == 0), int(status != 0), seconds, output)
-    status, output, seconds = execute([sys.executable, "-m", "unittest", "-v", "tests.console.test_console.SoakTest"], {**env, "KVASIR_SOAK_S": "1800"}, 2400)
-    tally.add("soak/console", int(status == 0), int(status != 0), seconds, output)
-    status, output, seconds = execute(["node", "--test", "--test-reporter=tap", "tests/web/soak.test.mjs"], {**env, "KVASIR_SOAK_S": "1800"}, 2400)
-    tally.add("soak/web", int(status == 0), int(status != 0), seconds, output)
+def soak(tally, build, env, only):
+    """The long forms: suites and cases whose length follows the environment."""
+    unit_tests, integration = os.path.join(build, "tests", "unit", "unit"), os.path.join(ROOT, "tests", "integration")
+    unittest, node = [sys.executable, "-m", "unittest", "-v"], ["node", "--test", "--test-reporter=tap"]
+    jobs = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}) for suite in ("directory", "disk", "schedules", "crash", "rollback_race")}
+    jobs |= {"wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}),
+             "overload": ([*unittest, "test_overload"], {"KVASIR_OVERLOAD_S": "60"}),
+             "console": ([*unittest, "tests.console.test_console.SoakTest"], {"KVASIR_SOAK_S": "1800"}),
+             "web": ([*node, "tests/web/soak.test.mjs"], {"KVASIR_SOAK_S": "1800"})}
+    for name, (command, more) in jobs.items():
+        if name.startswith(only):
+            status, output, seconds = execute(command, {**env, "PYTHONPATH": integration, **more}, 14400)
+            tally.add(f"soak/{name}", int(status == 0), int(status != 0), seconds, output)
 
 
 def fuzz(tally, build, env):
@@ -108,6 +102,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--build", default="build")
     p.add_argument("--soak", action="store_true", help="the long forms of the tests that have one")
+    p.add_argument("--only", default="", metavar="PREFIX", help="with --soak: one of them (disk, crash, console ...)")
     p.add_argument("--sanitized", action="store_true", help="unit and integration tests only")
     a = p.parse_args()
     build = os.path.join(ROOT, a.build)
@@ -125,7 +120,7 @@ def main():
     print(f"SmolLM2: {smollm2() or 'not at hand, its two tests are left out; models/README.md says how to get it'}", flush=True)
     print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
     if a.soak:
-        soak(tally, build, env)
+        soak(tally, build, env, a.only)
         print(f"{tally.passed} passed, {tally.failed} failed")
         return 1 if tally.failed or not tally.passed else 0
     unit(tally, build, env)
