@@ -135,7 +135,7 @@ class Simulate(unittest.TestCase):
 
             began = time.monotonic()
             for i, kvasir in enumerate(kinds):
-                prompt = f"Story {policy} {i}: " + " ".join(f"gate {i * 37 % 101} has {i * k % 89} lamps" for k in range(1, 60))
+                prompt = f"Story {policy} {i}: " + " ".join(f"gate {i * 37 % 101} has {i * k % 89} lamps" for k in range(1, 180))
                 threads.append(threading.Thread(target=ask, args=({"prompt": prompt, "max_tokens": 2, "ignore_eos": True, "temperature": 0, "kvasir": kvasir},)))
                 threads[-1].start()
                 d.wait_until(lambda n=len(threads): d.get("/api/v1/credits")[1]["demand"]["waiting_requests"] + len(came) >= n - 1)
@@ -147,19 +147,20 @@ class Simulate(unittest.TestCase):
         path, early = os.path.join(self.dir.name, "burst.jsonl"), [{"contract": "approximate"}] * 24
         for _ in range(3):  # a machine that changes its pace between two bursts says nothing about policies
             each, _ = self.burst("fifo", os.path.join(self.dir.name, "early.jsonl"), early[:12])
-            each, live = each / 12, {}
+            each, live, seconds = each / 12, {}, 0
             deadline_ms = int(16000 * each)
             kinds = early + [{"contract": "exact", "deadline_ms": deadline_ms}] * 4 + [{"contract": "approximate", "deadline_ms": deadline_ms}] * 6
             for policy in ("fifo", "admission", "earliest_deadline"):
                 if os.path.exists(path):
                     os.remove(path)
-                live[policy] = self.burst(policy, path, kinds)[1]
+                took, live[policy] = self.burst(policy, path, kinds)
+                seconds += took
             if live["fifo"] < live["admission"] < live["earliest_deadline"] == 10:
                 break
         with open(path) as f:  # the last run's: everybody was served
             lines = [json.loads(line) for line in f]
         self.assertEqual(len(lines), 34)
-        rate = sum(x["input_length"] for x in lines) / len(lines) / each
+        rate = sum(x["input_length"] for x in lines) * len(live) / seconds  # the pace the bursts had, not the one foreseen
         status, r, err = simulate("--trace", path, "--block-tokens", "64", "--policy", "fifo,admission,earliest_deadline", "--set", "bytes_per_token=2048", "--set", "max_sequences=1",
                                   "--set", f"prefill_tokens_per_s={rate:.0f}", "--set", "decode_base_us=1", "--set", "decode_sequence_us=1", "--set", "prefill_chunk=4096")
         self.assertEqual(status, 0, err)
@@ -178,7 +179,8 @@ class Simulate(unittest.TestCase):
                     if (turn + w) % 3:
                         usage = d.complete(text[: 120 * turn + 31 * w], max_tokens=1 + turn, ignore_eos=True)["usage"]
                         reused += usage["prompt_tokens_details"]["cached_tokens"]
-        status, r, err = simulate("--trace", path, "--block-tokens", "64", "--host", "256MiB", "--set", "bytes_per_token=2048")
+        status, r, err = simulate("--trace", path, "--block-tokens", "64", "--host", "256MiB", "--set", "bytes_per_token=2048",
+                                  "--set", "prefill_tokens_per_s=1e7", "--set", "decode_base_us=1", "--set", "decode_sequence_us=1")  # as live, nobody comes before the one ahead is done
         self.assertEqual(status, 0, err)
         run = r["runs"][0]
         self.assertEqual(run["finished"], 20)
