@@ -154,7 +154,7 @@ $(B)/.web-tests-ok: tests/web/package-lock.json tests/web/package.json
 .PHONY: check
 check: deps ## set up, build and pass every test; ends with "N passed, N failed"
 	$(Q)$(MAKE) --no-print-directory all $(B)/tests/unit/unit $(B)/.venv-ok $(B)/.web-tests-ok $(addprefix $(B)/fuzz/,$(basename $(notdir $(FUZZ_SRC))))
-	$(Q)tools/smollm2.sh > /dev/null || echo "SmolLM2 could not be fetched; its tests run only where its file is at hand"
+	$(Q)tools/smollm2.sh > /dev/null || echo "SmolLM2 could not be fetched; its tests fail unless KVASIR_TEST_MODEL names its file"
 	$(Q)$(B)/venv/bin/python tests/run.py --build $(B)
 
 .PHONY: soak

@@ -117,7 +117,7 @@ def main():
         env.setdefault("LSAN_OPTIONS", "print_suppressions=0")
         env.setdefault("KVASIR_TEST_START_S", "120")
         env.setdefault("KVASIR_TEST_LIMIT_S", "2700")
-    print(f"SmolLM2: {smollm2() or 'not at hand, its two tests are left out; models/README.md says how to get it'}", flush=True)
+    print(f"SmolLM2: {smollm2()}", flush=True)
     print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
     if a.soak:
         soak(tally, build, env, a.only)

@@ -37,7 +37,6 @@ class Verify(unittest.TestCase):
         self.assertEqual(len(digests), 1)
         self.assertNotEqual(digests, other)
 
-    @unittest.skipUnless(smollm2(), "SmolLM2 is not at hand")
     def test_the_second_model_too(self):
         done = kvasir("verify", "--model", smollm2(), "--tokens", "32", "--json")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
