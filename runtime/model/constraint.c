@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 32, MAX_PATHS = 8, MAX_SPACES = 24, MAX_DIGITS = 24, NO_DEPTH = 1 << 20, MAX_ALTERNATION = 16, WORDS = KV_SCHEMA_MAX_ITEMS / 64 };
+enum { MAX_DEPTH = 32, MAX_PATHS = 8, MAX_SPACES = 24, MAX_DIGITS = 24, NO_DEPTH = 1 << 20, WORDS = KV_SCHEMA_MAX_ITEMS / 64 };
 
 enum phase {
     START,                                     /* of any value */
@@ -114,22 +114,6 @@ static void find_depths(struct kv_constraint *c)
     }
 }
 
-/* How many alternatives stand inside each other at most; begin() goes down this many. */
-static bool alternatives_end(const struct kv_constraint *c)
-{
-    int32_t rank[KV_SCHEMA_MAX_NODES] = {0};
-    for (int32_t pass = 0; pass <= MAX_ALTERNATION; pass++) {
-        bool changed = false;
-        for (int32_t i = 0; i < c->n_nodes; i++)
-            for (int32_t j = c->node[i].first; c->node[i].kind == KV_SCHEMA_ANY_OF && j < c->node[i].first + c->node[i].n; j++) {
-                int32_t r = rank[c->item[j].node] + 1;
-                if (r > rank[i]) rank[i] = r, changed = true;
-            }
-        if (!changed) return true;
-    }
-    return false;
-}
-
 static bool push(const struct kv_constraint *c, struct path *p, int32_t node)
 {
     if (p->depth + (node < 0 ? 1 : c->depth[node]) > MAX_DEPTH) return false;
@@ -165,10 +149,6 @@ enum kv_status kv_constraint_create(const struct kv_schema *s, struct kv_constra
     }
     find_depths(c);
     c->now.n = 1;
-    if (!alternatives_end(c)) {
-        kv_constraint_destroy(c);
-        return kv_fail(err, KV_BAD_ARGUMENT, "response_format", "alternatives stand inside each other more than %d deep, or name nothing but each other", MAX_ALTERNATION);
-    }
     if (push(c, &c->now.path[0], 0)) {
         *out = c;
         return KV_OK;
@@ -259,22 +239,12 @@ static bool begin_kind(struct frame *f, enum kv_schema_kind kind, enum phase pha
 /* true, false and null where anything may stand: told by their first byte, spelt by `offset`. */
 static const char *word(uint8_t first) { return first == 't' ? "true" : first == 'f' ? "false" : "null"; }
 
-static void begin(const struct kv_constraint *c, struct path *p, uint8_t b, struct paths *out)
+static void begin_value(const struct kv_constraint *c, struct path *p, uint8_t b, struct paths *out)
 {
     struct frame *f = top(p);
-    const struct kv_schema_node *n = &c->node[f->node];
     bool ok = false;
-    if (f->kind == KV_SCHEMA_ANY_OF) {
-        for (int32_t j = 0; j < n->n; j++) {
-            struct path q;
-            copy_path(&q, p);
-            q.depth--;
-            if (push(c, &q, c->item[n->first + j].node)) begin(c, &q, b, out);
-        }
-        return;
-    }
     if (f->kind == KV_SCHEMA_LITERALS) {
-        for (int32_t i = 0; i < n->n; i++) set(f, i);
+        for (int32_t i = 0; i < c->node[f->node].n; i++) set(f, i);
         f->phase = LITERAL;
         ok = narrow(c, f, b);
     } else if (b == '{') ok = begin_kind(f, KV_SCHEMA_OBJECT, FIRST_KEY);
@@ -291,6 +261,27 @@ static void begin(const struct kv_constraint *c, struct path *p, uint8_t b, stru
     }
     p->spaces = 0;
     if (ok) keep(out, p);
+}
+
+/* The value on top, or every one that its alternatives come down to, once each: alternatives of alternatives may name one in more ways than can be tried. */
+static void begin(const struct kv_constraint *c, struct path *p, uint8_t b, struct paths *out)
+{
+    int32_t list[KV_SCHEMA_MAX_NODES] = {top(p)->node}, n_list = 1;
+    bool listed[KV_SCHEMA_MAX_NODES] = {false};
+    p->depth--;
+    listed[list[0]] = true;
+    for (int32_t i = 0; i < n_list; i++) {
+        const struct kv_schema_node *n = &c->node[list[i]];
+        struct path q;
+        for (int32_t j = n->first; n->kind == KV_SCHEMA_ANY_OF && j < n->first + n->n; j++) {
+            int32_t to = c->item[j].node;
+            if (!listed[to]) list[n_list++] = to;
+            listed[to] = true;
+        }
+        if (n->kind == KV_SCHEMA_ANY_OF) continue;
+        copy_path(&q, p);
+        if (push(c, &q, list[i])) begin_value(c, &q, b, out);
+    }
 }
 
 /* The first byte of a character in a string: how many follow, and between what the next one lies. */

@@ -70,6 +70,25 @@ START_TEST(alternatives_that_begin_alike_are_followed_together)
 }
 END_TEST
 
+/* 24 alternatives that all name the next 24, 12 times over: 24^12 ways to one value. */
+START_TEST(alternatives_of_alternatives_are_tried_once)
+{
+    enum { LEVELS = 12, WIDTH = 24 };
+    struct kv_schema_item item[LEVELS * WIDTH + 1] = {{NULL, 0, false}};
+    struct kv_schema_node node[LEVELS + 1];
+    for (int32_t l = 0; l < LEVELS; l++) {
+        node[l] = (struct kv_schema_node){KV_SCHEMA_ANY_OF, l * WIDTH, WIDTH, -1, 0, -1};
+        for (int32_t i = 0; i < WIDTH; i++) item[l * WIDTH + i].node = l + 1;
+    }
+    node[LEVELS] = (struct kv_schema_node){KV_SCHEMA_LITERALS, LEVELS * WIDTH, 1, -1, 0, -1};
+    item[LEVELS * WIDTH].text = "null";
+    struct kv_schema s = {node, item, LEVELS + 1, LEVELS * WIDTH + 1};
+    bool complete;
+    ck_assert(takes(&s, "null", &complete) && complete);
+    ck_assert(!takes(&s, "{", &complete));
+}
+END_TEST
+
 START_TEST(shapes_without_a_value_are_refused)
 {
     static const struct kv_schema_item self[] = {{"\"next\"", 0, true}, {NULL, 0, false}, {NULL, 1, false}};
@@ -142,6 +161,7 @@ Suite *suite_constraint(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, answers_and_what_is_none);
     tcase_add_test(t, alternatives_that_begin_alike_are_followed_together);
+    tcase_add_test(t, alternatives_of_alternatives_are_tried_once);
     tcase_add_test(t, shapes_without_a_value_are_refused);
     tcase_add_test(t, every_beginning_can_be_ended);
     tcase_add_loop_test(t, the_engine_answers_in_shape, 0, 4);
