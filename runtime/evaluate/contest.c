@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define ALPHA 0.05 /* of all comparisons together */
+enum { BUILD_PRODUCTS = 1 << 22 };
 
 struct mean {
     uint64_t n;
@@ -141,19 +142,35 @@ static double retained(const struct kv_contest *c, int32_t blocks)
     return least;
 }
 
-static enum kv_status climb(struct kv_contest *c, int32_t i, struct kv_contest_unit *u)
+static bool stopped(const _Atomic bool *stop) { return stop && atomic_load(stop); }
+
+/* In parts where the method can, so that nobody who stops a tournament waits for a whole index at the lowest priority. */
+static enum kv_status index_rows(struct entry *e, const struct kv_rows *rows, const _Atomic bool *stop)
+{
+    bool done = false;
+    if (!e->method->build_some) return e->method->build(e->instance, rows, NULL, 0);
+    while (!done) {
+        if (stopped(stop)) return KV_CANCELLED;
+        enum kv_status s = e->method->build_some(e->instance, rows, NULL, 0, BUILD_PRODUCTS, &done);
+        if (s != KV_OK) return s;
+    }
+    return KV_OK;
+}
+
+static enum kv_status climb(struct kv_contest *c, int32_t i, struct kv_contest_unit *u, const _Atomic bool *stop)
 {
     struct entry *e = &c->entry[i];
     const struct kv_rows *rows = u->rows;
     struct kv_rows prompt = *rows;
     prompt.n_rows = u->n_prompt < rows->n_rows ? u->n_prompt : rows->n_rows;
-    enum kv_status s = e->method->build(e->instance, &prompt, NULL, 0);
+    enum kv_status s = index_rows(e, &prompt, stop);
     if (s == KV_OK && prompt.n_rows < rows->n_rows) s = e->method->append(e->instance, rows, prompt.n_rows);
     struct kv_params params = c->config.params[i];
     int32_t blocks = kv_mask_words(rows->n_rows);
     for (int32_t r = 0; s == KV_OK && r < KV_CONTEST_RUNGS; r++) {
         struct kv_ledger ledger = {0};
         struct kv_contest_point *p = &u->point[i][r];
+        if (stopped(stop)) return KV_CANCELLED;
         kv_budget_rung(c->config.pipeline[i], r, KV_CONTEST_RUNGS, c->max_rows, &params);
         e->method->tune(e->instance, &params);
         s = e->method->query(e->instance, rows, u->q, 0, c->support, blocks, NULL, &ledger);
@@ -171,8 +188,8 @@ enum kv_status kv_contest_measure(struct kv_contest *c, struct kv_contest_unit *
     weigh(c, u);
     enum kv_status s = KV_OK;
     for (int32_t i = 0; s == KV_OK && i < c->config.n; i++) {
-        if (stop && atomic_load(stop)) return KV_CANCELLED;
-        if (u->layer >= c->entry[i].method->dense_layers) s = climb(c, i, u);
+        if (stopped(stop)) return KV_CANCELLED;
+        if (u->layer >= c->entry[i].method->dense_layers) s = climb(c, i, u, stop);
         else for (int32_t r = 0; r < KV_CONTEST_RUNGS; r++) u->point[i][r] = (struct kv_contest_point){1, 1, n};
     }
     return s;

@@ -34,7 +34,7 @@ enum kv_status kv_contest_create(const struct kv_tournament_config *config, int3
                                  struct kv_error *err);
 void kv_contest_destroy(struct kv_contest *c);
 void kv_contest_rest(struct kv_contest *c); /* gives up what measuring needs; view goes on */
-/* stop (may be NULL): looked at between methods; then CANCELLED. */
+/* stop (may be NULL): looked at between parts of an index and between rungs; then CANCELLED, and nothing more is measured. */
 enum kv_status kv_contest_measure(struct kv_contest *c, struct kv_contest_unit *u, const _Atomic bool *stop);
 void kv_contest_add(struct kv_contest *c, const struct kv_contest_unit *u);
 /* Fills all but what the owner counts: running, dropped. */
