@@ -83,7 +83,7 @@ static bool allocate(struct kv_selector *s)
     s->weight = s->estimate_rows ? calloc(n, sizeof *s->weight) : NULL;
     s->taken = s->estimate_rows ? calloc(n, sizeof *s->taken) : NULL;
     if (s->estimate_rows && (!s->weight || !s->taken)) return false;
-    if (s->subspaces * s->bits <= 12 && !kv_words_create(&s->words, 1 << s->subspaces * s->bits, s->cap)) return false;
+    if (s->subspaces * s->bits <= KV_WORDS_BITS && !kv_words_create(&s->words, 1 << s->subspaces * s->bits, s->cap)) return false;
     return s->part && s->code && s->label && s->table && s->logit && s->score.total && s->score.best && s->sum && s->key && s->row && s->centroid && s->square && s->count && s->tile && s->channel;
 }
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KV_WORDS_MAX = 4096 };
+enum { KV_WORDS_BITS = 12 }; /* of a word at most: codes of more bits are ranked row by row */
 
 struct kv_words {
     int32_t n, first, end;   /* words; rows [first, end) are listed */
