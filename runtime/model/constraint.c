@@ -498,7 +498,7 @@ bool kv_constraint_closed(const struct kv_constraint *c)
 
 /* ---------------------------------------------------------------- tokens */
 
-/* Text that a string of any length takes whatever it is: no quote, no escape, no control character, whole characters. */
+/* Text that a string takes whatever it is, if it is long enough: no quote, no escape, no control character, whole characters. */
 static bool is_plain(const struct kv_piece *p)
 {
     struct frame f = {0};
@@ -514,11 +514,14 @@ static bool is_plain(const struct kv_piece *p)
     return f.more == 0;
 }
 
-static bool takes_any_text(const struct kv_constraint *c, const struct path *p)
+/* Characters that the string on top takes whatever they are. */
+static int32_t free_characters(const struct kv_constraint *c, const struct path *p)
 {
-    if (!p->depth) return false;
+    if (!p->depth) return 0;
     const struct frame *f = &p->frame[p->depth - 1];
-    return f->phase == TEXT && !f->more && (f->node < 0 || c->node[f->node].kind == KV_SCHEMA_ANY || c->node[f->node].max < 0);
+    if (f->phase != TEXT || f->more) return 0;
+    bool bounded = f->node >= 0 && c->node[f->node].kind == KV_SCHEMA_STRING && c->node[f->node].max >= 0;
+    return bounded ? c->node[f->node].max - f->count : INT32_MAX;
 }
 
 bool kv_constraint_mask(const struct kv_constraint *c, const struct kv_model *m, uint8_t *allowed)
@@ -526,14 +529,18 @@ bool kv_constraint_mask(const struct kv_constraint *c, const struct kv_model *m,
     const struct kv_tokenizer *t = m->tokenizer;
     struct paths scratch[2];
     const struct paths *end;
-    bool first[256], plain = false, some = false, complete = kv_constraint_complete(c);
+    bool first[256], some = false, complete = kv_constraint_complete(c);
+    uint32_t plain = 0; /* bytes of plain text that fit for certain: a character has at least one */
     for (int b = 0; b < 256; b++) first[b] = advance(c, &c->now, (char[]){(char)b}, 1, scratch, &end);
-    for (int32_t i = 0; i < c->now.n; i++) plain |= takes_any_text(c, &c->now.path[i]);
+    for (int32_t i = 0; i < c->now.n; i++) {
+        uint32_t n = (uint32_t)free_characters(c, &c->now.path[i]);
+        if (n > plain) plain = n;
+    }
     for (int32_t id = 0; id < t->n_tokens; id++) {
         const struct kv_piece *p = &t->pieces[id];
         bool text = t->kind[id] != KV_TOKEN_CONTROL && t->kind[id] != KV_TOKEN_UNKNOWN && t->kind[id] != KV_TOKEN_UNUSED && p->len && !t->ends_turn[id];
         allowed[id] = t->ends_turn[id] ? complete : text && first[(uint8_t)p->text[0]] &&
-                      ((plain && is_plain(p)) || p->len == 1 || advance(c, &c->now, p->text, p->len, scratch, &end));
+                      ((p->len <= plain && is_plain(p)) || p->len == 1 || advance(c, &c->now, p->text, p->len, scratch, &end));
         some |= allowed[id];
     }
     return some;

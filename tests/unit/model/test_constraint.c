@@ -1,5 +1,6 @@
 /* test_constraint.c — which bytes lead to an answer of a shape, and that whatever is drawn ends as one. */
 #include "runtime/model/constraint.h"
+#include "runtime/model/model.h"
 #include "tests/unit/service/engine_runs.h"
 
 #include <check.h>
@@ -128,6 +129,32 @@ START_TEST(every_beginning_can_be_ended)
 }
 END_TEST
 
+/* A token may come where its bytes may: also near the end of a string of a given length. */
+START_TEST(tokens_are_masked_as_their_bytes_are_taken)
+{
+    static const char *const begun[] = {"", "{", "{\"name\":\"", "{\"name\":\"ab", "{\"name\":\"abc", "{\"name\":\"abcd\xc3", "{\"name\":\"abcde", "{\"name\":\"a\",\"age\":1",
+                                        "{\"name\":\"a\",\"tags\":[null],\"x\":\"", "{\"name\":\"a\",\"tags\":[null],\"x\":{\"", "{\"name\":\"a\",\"tags\":[null]}"};
+    const struct kv_model *m = demo_model();
+    const struct kv_tokenizer *t = m->tokenizer;
+    uint8_t *allowed = malloc((size_t)t->n_tokens);
+    for (size_t i = 0; i < sizeof begun / sizeof *begun; i++) {
+        struct kv_constraint *c = make(&person);
+        ck_assert(kv_constraint_feed(c, begun[i], strlen(begun[i])));
+        kv_constraint_mask(c, m, allowed);
+        for (int32_t id = 0; id < t->n_tokens; id++) {
+            const struct kv_piece *p = &t->pieces[id];
+            if (t->ends_turn[id] || t->kind[id] == KV_TOKEN_CONTROL || t->kind[id] == KV_TOKEN_UNKNOWN || t->kind[id] == KV_TOKEN_UNUSED || !p->len) continue;
+            struct kv_constraint *one = make(&person);
+            kv_constraint_feed(one, begun[i], strlen(begun[i]));
+            ck_assert_msg(kv_constraint_feed(one, p->text, p->len) == allowed[id], "after %s, token %d", begun[i], id);
+            kv_constraint_destroy(one);
+        }
+        kv_constraint_destroy(c);
+    }
+    free(allowed);
+}
+END_TEST
+
 /* The engine draws such an answer from a model that knows nothing of it, greedy and sampled, whatever the seed. */
 START_TEST(the_engine_answers_in_shape)
 {
@@ -164,6 +191,7 @@ Suite *suite_constraint(void)
     tcase_add_test(t, alternatives_of_alternatives_are_tried_once);
     tcase_add_test(t, shapes_without_a_value_are_refused);
     tcase_add_test(t, every_beginning_can_be_ended);
+    tcase_add_test(t, tokens_are_masked_as_their_bytes_are_taken);
     tcase_add_loop_test(t, the_engine_answers_in_shape, 0, 4);
     suite_add_tcase(s, t);
     return s;
