@@ -1,6 +1,8 @@
 /* client.c — kvasir's HTTP client over libcurl; answers are JSON by jansson. */
 #include "console/client.h"
 
+#include "console/tables.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +105,7 @@ void kv_client_error_text(const json_t *body, long http, char *out, size_t cap)
     const char *hint = json_string_value(json_object_get(e, "hint"));
     if (message) snprintf(out, cap, "%s: %s%s%s", code ? code : "ERROR", message, hint && *hint ? "; " : "", hint ? hint : "");
     else snprintf(out, cap, "the server answered HTTP %ld", http);
+    kv_plain_text(out);
 }
 
 int kv_client_call(const struct kv_cli *cli, const char *method, const char *path, const json_t *body, const char *if_match,

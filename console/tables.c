@@ -1,6 +1,7 @@
 /* tables.c — columns of every list, and a cell as text. */
 #include "console/tables.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,15 @@ void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char 
     }
 }
 
+void kv_plain_text(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        bool c1 = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
+        if (*c < 0x20 || *c == 0x7f || c1) *c = '?';
+        if (c1) *++c = '?';
+    }
+}
+
 void kv_table_print(const struct kv_table *t, const json_t *rows)
 {
     int width[sizeof t->column / sizeof *t->column] = {0}; /* the longest cell's, so that none pushes its row aside; in bytes, as printf counts */
@@ -169,6 +179,7 @@ void kv_table_print(const struct kv_table *t, const json_t *rows)
     json_array_foreach(rows, i, row) {
         for (int c = 0; t->column[c].title; c++) {
             kv_cell_text(row, &t->column[c], 1, text, sizeof text);
+            kv_plain_text(text);
             printf("%-*s%s", width[c], text, t->column[c + 1].title ? "  " : "\n");
         }
     }

@@ -25,6 +25,8 @@ const json_t *kv_cell_value(const json_t *row, const struct kv_column *c); /* NU
 /* One cell as text. Absent fields are "–" (or "-" when ascii). */
 void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap);
 void kv_bytes_text(double v, char *out, size_t cap); /* "64.0 MiB" */
+/* Control characters, C1 in UTF-8 too, become '?': what clients name must not steer the operator's terminal. */
+void kv_plain_text(char *text);
 /* The rows as plain text on stdout, a header first. */
 void kv_table_print(const struct kv_table *t, const json_t *rows);
 

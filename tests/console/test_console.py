@@ -72,6 +72,12 @@ class Terminal:
     def expect(self, text, timeout=20, absent=False):
         return self.wait(lambda screen: (text in screen) != absent, f"{text!r} {'still' if absent else 'not'} on the screen", timeout)
 
+    def say(self, text, answer):
+        """A command behind ':', as it is typed."""
+        self.keys("-l", f":{text}")
+        self.keys("Enter")
+        self.expect(answer)
+
     def expect_crumbs(self, n):
         """So many steps from the root in the line above."""
         self.wait(lambda screen: screen.splitlines()[0].count("›") == n, f"not {n} steps deep")
@@ -216,21 +222,10 @@ class ConsoleTest(unittest.TestCase):
         self.live_rollout()
         t = self.open()
         t.expect("live")
-        t.keys("-l", ":drill")
-        t.keys("Enter")
-        t.expect("tenant_isolation")
-        t.keys("Escape")
-        t.keys("-l", ":drill idempotent_replay")
-        t.keys("Enter")
-        t.expect("PASSED")
-        t.keys("Escape")
-        t.keys("-l", ":dry-run tenant_failures")
-        t.keys("Enter")
-        t.expect("decided_by")
-        t.keys("Escape")
-        t.keys("-l", ":dry-run nonsense")
-        t.keys("Enter")
-        t.expect("UNKNOWN_METRIC")
+        for command, answer in (("drill", "tenant_isolation"), ("drill idempotent_replay", "PASSED"), ("dry-run tenant_failures", "decided_by")):
+            t.say(command, answer)
+            t.keys("Escape")
+        t.say("dry-run nonsense", "UNKNOWN_METRIC")
 
     def test_faults_are_shown_and_run(self):
         with support.Daemon("--set", "faults.enabled=true") as lab:
@@ -240,19 +235,11 @@ class ConsoleTest(unittest.TestCase):
             t.expect("FAULTS ARMED")
             t.keys("3")
             t.expect("ARMED: bit_flip on acme")
-            t.keys("-l", ":fault disarm bit_flip")
-            t.keys("Enter")
-            t.expect("bit_flip: disarmed")
+            t.say("fault disarm bit_flip", "bit_flip: disarmed")
             t.expect("FAULTS ARMED", absent=True)
-            t.keys("-l", ":fault run clock_jump")
-            t.keys("Enter")
-            t.expect("clock_jump: PASS")
-            t.keys("-l", ":fault run bit_flip")
-            t.keys("Enter")
-            t.expect("UNSUPPORTED")
-            t.keys("-l", ":fault arm bit_flip")
-            t.keys("Enter")
-            t.expect("no rollout is live")
+            t.say("fault run clock_jump", "clock_jump: PASS")
+            t.say("fault run bit_flip", "UNSUPPORTED")
+            t.say("fault arm bit_flip", "no rollout is live")
 
     def test_what_a_receipt_rests_on_opens_and_closes(self):
         self.live_rollout()
@@ -377,6 +364,13 @@ class ConsoleTest(unittest.TestCase):
         p = subprocess.run([support.KVASIR, "--url", self.daemon.url, "console", "--once"], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertIn("kvasir › rollout", p.stdout)
+
+    def test_what_clients_name_cannot_steer_the_terminal(self):
+        self.daemon.complete("a", max_tokens=1, kvasir={"session": "bell\x1b]0;mine\x07\x7f\u009b31m"})
+        for command in (["sessions"], ["sessions", "show", "no\x1b[2Jsuch\u009b"]):
+            p = subprocess.run([support.KVASIR, "--url", self.daemon.url, *command], capture_output=True, text=True)
+            self.assertRegex(p.stdout + p.stderr, r"bell\?\]0;mine\?\?\?\?31m|no\?\[2Jsuch\?\?")
+            self.assertNotRegex(p.stdout + p.stderr, r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
     def test_every_view_is_printed_once_and_as_json(self):
         views = {"rollout": "rollouts", "receipts": "receipts", "failures": "failures", "policies": "policies", "sessions": "sessions", "tiers": "tiers", "pipelines": "pipelines",
