@@ -37,11 +37,14 @@ static enum kv_status interrupted(struct kv_verification *v, struct kv_engine *e
     atomic_store(&w->wait_at, middle);
     enum kv_status s = kv_engine_submit(e, &q, &stream, err);
     if (s != KV_OK) return s;
-    while (atomic_load(&w->reached) < middle) moment();
+    do {
+        moment();
+        kv_stream_stats(stream, &st);
+    } while (atomic_load(&w->reached) < middle && st.finish == KV_RUNNING);
     atomic_store(&w->wait_at, -1);
     enum kv_status paused = kv_engine_pause(e, "verify", "paused", action, &view, err);
     s = kv_verify_finish(stream, NULL, 0, &st, err);
-    *retry = paused == KV_NOT_FOUND;
+    *retry = s == KV_OK && paused == KV_NOT_FOUND;
     if (s != KV_OK || paused != KV_OK) return *retry ? KV_OK : s != KV_OK ? s : paused;
     int32_t *tokens = malloc((size_t)total * sizeof *tokens);
     if (!tokens) return kv_fail(err, KV_OUT_OF_MEMORY, "verify", "no memory for %d tokens", total);
