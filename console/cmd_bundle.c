@@ -63,7 +63,9 @@ static bool add_metrics(const struct kv_cli *cli, gzFile out)
     curl_easy_setopt(h, CURLOPT_TIMEOUT, 30L);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, collect);
     curl_easy_setopt(h, CURLOPT_WRITEDATA, &text);
-    bool ok = curl_easy_perform(h) == CURLE_OK && add(out, "metrics.txt", text.data ? text.data : "", text.n);
+    CURLcode rc = curl_easy_perform(h);
+    const char *why = curl_easy_strerror(rc);
+    bool ok = rc == CURLE_OK ? add(out, "metrics.txt", text.data ? text.data : "", text.n) : add(out, "metrics.txt", why, strlen(why));
     curl_slist_free_all(headers);
     curl_easy_cleanup(h);
     free(text.data);
@@ -81,24 +83,21 @@ static int add_part(const struct kv_cli *cli, gzFile out, const char *file, cons
     const char *data = text ? text : r.error;
     bool ok = add(out, file, data, strlen(data));
     free(text);
-    if (!ok) fprintf(stderr, "kvasir: IO_ERROR: the bundle cannot be written\n");
     return ok ? KV_EXIT_DONE : KV_EXIT_REFUSED;
 }
 
 int kv_cmd_bundle(int argc, char **argv, const struct kv_cli *cli)
 {
     char zero[1024] = {0};
-    const char *name = argc == 3 && !strcmp(argv[1], "--out") ? argv[2] : "kvasir-bundle.tar.gz";
-    if (argc != 1 && argc != 3) return fprintf(stderr, "usage: kvasir bundle [--out FILE.tar.gz]\n"), KV_EXIT_USAGE;
+    const char *name = argc == 3 ? argv[2] : "kvasir-bundle.tar.gz";
+    if (argc != 1 && (argc != 3 || strcmp(argv[1], "--out"))) return fprintf(stderr, "usage: kvasir bundle [--out FILE.tar.gz]\n"), KV_EXIT_USAGE;
     gzFile out = gzopen(name, "wb");
     if (!out) return fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written\n", name), KV_EXIT_REFUSED;
     int status = KV_EXIT_DONE;
     for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++) status = add_part(cli, out, parts[i].file, parts[i].path);
     if (!status && (!add_metrics(cli, out) || gzwrite(out, zero, sizeof zero) != (int)sizeof zero)) status = KV_EXIT_REFUSED;
-    if (gzclose(out) != Z_OK && !status) {
-        fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written\n", name);
-        status = KV_EXIT_REFUSED;
-    }
+    if (gzclose(out) != Z_OK && !status) status = KV_EXIT_REFUSED;
+    if (status == KV_EXIT_REFUSED) fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written\n", name);
     if (status) remove(name);
     else printf("%s holds status, rollouts, policies, failures, receipts, audit, metrics and the state of the receipt chain\n", name);
     return status;

@@ -191,7 +191,7 @@ static int run_all(const struct kv_cli *cli)
         status = kv_client_do(cli, "POST", path, empty, NULL, &answer);
         json_decref(empty);
         if (status == KV_EXIT_UNREACHABLE) break;
-        if (status) not_run++, printf("----  %s was not run\n", text_of(fault, "name"));
+        if (status) not_run++, fprintf(stderr, "kvasir: %s was not run\n", text_of(fault, "name"));
         else print_outcome(cli, answer) ? failed++ : passed++;
     }
     json_decref(v);
