@@ -221,7 +221,11 @@ KV_HANDLER(kv_session_pause)
     struct kv_stored_pause p = {0}, before;
     st = kv_store_last_pause(app->store, tenant, session, &before, err);
     kv_stored_pause_free(&before);
-    if (!st && !before.resumed) return kv_fail(err, KV_ALREADY_PAUSED, "session", "session '%s' is paused at epoch %llu", session, (unsigned long long)before.epoch);
+    if (!st && !before.resumed) {
+        kv_fail(err, KV_ALREADY_PAUSED, "session", "session '%s' is paused at epoch %llu", session, (unsigned long long)before.epoch);
+        kv_hint(err, "resume it with that epoch first");
+        return KV_ALREADY_PAUSED;
+    }
     if (st && st != KV_NOT_FOUND) return st;
     char *manifest = find(app->interruptions, tenant, session, 0);
     if (!manifest) return kv_fail(err, KV_NOT_FOUND, "session", "no request of session '%s' is running", session);

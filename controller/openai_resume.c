@@ -91,8 +91,14 @@ KV_HANDLER(kv_session_resume)
     struct kv_stored_pause p = {0};
     bool taken = false, room = ++app->inferring <= app->max_inferring;
     enum kv_status st = room ? kv_store_last_pause(app->store, o->tenant, o->session, &p, err) : kv_fail(err, KV_QUEUE_FULL, "server", "%d requests are under way; retry later", app->max_inferring);
-    if (!st && p.resumed && !p.expired) st = kv_fail(err, KV_NOT_PAUSED, "session", "session '%s' was resumed at epoch %llu", p.session, (unsigned long long)p.epoch + 1);
-    if (!st && p.epoch != (uint64_t)json_integer_value(epoch)) st = kv_fail(err, KV_STALE_PAUSE_EPOCH, "pause_epoch", "the session is paused at epoch %llu", (unsigned long long)p.epoch);
+    if (!st && p.resumed && !p.expired) {
+        st = kv_fail(err, KV_NOT_PAUSED, "session", "session '%s' was resumed at epoch %llu", p.session, (unsigned long long)p.epoch + 1);
+        kv_hint(err, "whoever resumed it has its answer; go on in a new request");
+    }
+    if (!st && p.epoch != (uint64_t)json_integer_value(epoch)) {
+        st = kv_fail(err, KV_STALE_PAUSE_EPOCH, "pause_epoch", "the session is paused at epoch %llu", (unsigned long long)p.epoch);
+        kv_hint(err, "send the pause_epoch of its last pause");
+    }
     if (!st) st = start(o, &p, err);
     if (!st) st = o->stream ? kv_openai_answer_stream(o, &taken, err) : kv_openai_answer(o, err);
     kv_stored_pause_free(&p);

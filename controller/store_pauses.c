@@ -108,7 +108,9 @@ static enum kv_status run_put(struct kv_store *s, void *arg, struct kv_error *er
     if (st != KV_OK && st != KV_NOT_PAUSED) return st;
     if (st == KV_OK && !before.resumed) {
         p->epoch = before.epoch;
-        return kv_fail(err, KV_ALREADY_PAUSED, "session", "session '%s' is paused at epoch %llu", p->session, (unsigned long long)p->epoch);
+        kv_fail(err, KV_ALREADY_PAUSED, "session", "session '%s' is paused at epoch %llu", p->session, (unsigned long long)p->epoch);
+        kv_hint(err, "resume it with that epoch first");
+        return KV_ALREADY_PAUSED;
     }
     p->epoch = st == KV_OK ? before.epoch + 2 : 1;
     char what[96];

@@ -101,8 +101,11 @@ enum kv_status kv_result_move(enum kv_result_state *state, enum kv_result_state 
 enum kv_status kv_result_offer(const struct kv_result_key *bound, enum kv_result_state state, const struct kv_result_key *offered, enum kv_result_answer *out, struct kv_error *err)
 {
     if (strcmp(bound->call_id, offered->call_id)) return kv_fail(err, KV_NOT_FOUND, "call_id", "the session does not wait for call '%s'", offered->call_id);
-    if (bound->pause_epoch != offered->pause_epoch)
-        return kv_fail(err, KV_STALE_PAUSE_EPOCH, "pause_epoch", "the call was made at pause epoch %llu, not %llu", (unsigned long long)bound->pause_epoch, (unsigned long long)offered->pause_epoch);
+    if (bound->pause_epoch != offered->pause_epoch) {
+        kv_fail(err, KV_STALE_PAUSE_EPOCH, "pause_epoch", "the call was made at pause epoch %llu, not %llu", (unsigned long long)bound->pause_epoch, (unsigned long long)offered->pause_epoch);
+        kv_hint(err, "send the pause_epoch of its last pause");
+        return KV_STALE_PAUSE_EPOCH;
+    }
     bool same = !strcmp(bound->result_id, offered->result_id) && !memcmp(bound->digest, offered->digest, 32);
     if (state != KV_RESULT_UNSEEN && !same) {
         kv_fail(err, KV_COMPETING_RESULT, "result_id", "result '%s' was reserved for this call first", bound->result_id);

@@ -28,7 +28,11 @@ enum kv_status kv_engine_pause(struct kv_engine *e, const char *tenant, const ch
         }
     while (!w.done) pthread_cond_wait(&e->wake, &e->lock);
     pthread_mutex_unlock(&e->lock);
-    return w.status == KV_OK ? KV_OK : kv_fail(err, w.status, "session", "session '%s': %s", session, w.status == KV_NOT_FOUND ? "no request of it is running" : kv_status_meaning(w.status));
+    if (w.status == KV_OK) return KV_OK;
+    kv_fail(err, w.status, "session", "session '%s': %s", session, w.status == KV_NOT_FOUND ? "no request of it is running" : kv_status_meaning(w.status));
+    if (w.status == KV_PAUSE_IN_PREFILL) kv_hint(err, "ask again after its first token");
+    if (w.status == KV_ALREADY_PAUSED) kv_hint(err, "resume it first");
+    return w.status;
 }
 
 enum kv_status kv_engine_paused(struct kv_engine *e, uint64_t request, struct kv_pause_view *out)

@@ -84,8 +84,10 @@ class InOneProcess(Pauses, unittest.TestCase):
         before, pause = self.run_and_pause(self.d, "twice")
         status, e = self.d.post("/v1/sessions/twice/pause")
         self.assertEqual((status, e["error"]["code"]), (409, "ALREADY_PAUSED"))
+        self.assertTrue(e["error"]["hint"])
         status, e = self.d.post("/v1/sessions/twice/resume", {"pause_epoch": 3})
         self.assertEqual((status, e["error"]["code"]), (409, "STALE_PAUSE_EPOCH"))
+        self.assertTrue(e["error"]["hint"])
         middle, first = [], threading.Event()
 
         def read():
@@ -99,6 +101,7 @@ class InOneProcess(Pauses, unittest.TestCase):
         self.assertTrue(first.wait(60))
         status, e = self.d.post("/v1/sessions/twice/resume", {"pause_epoch": 1})
         self.assertEqual((status, e["error"]["code"]), (409, "NOT_PAUSED"))
+        self.assertTrue(e["error"]["hint"])
         status, pause = self.d.post("/v1/sessions/twice/pause", {"action": "swap"})
         t.join(60)
         self.assertEqual((status, pause["pause_epoch"]), (200, 3))
@@ -123,6 +126,7 @@ class InOneProcess(Pauses, unittest.TestCase):
         for change in ({"result_id": "r-2"}, {"content": " 43 lamps.", "digest": None}):
             got, e = self.d.post(path, {k: v for k, v in {**good, **change}.items() if v is not None})
             self.assertEqual((got, e["error"]["code"]), (409, "COMPETING_RESULT"))
+            self.assertTrue(e["error"]["hint"])
         self.assertTrue(text_of(self.resume(self.d, "call", 1)))
         self.assertEqual(self.d.post(path, good), (200, first))  # late once more
         status, e = self.d.post(path, {**good, "result_id": "r-2"})  # the call is finished
