@@ -38,6 +38,17 @@ class DocsTest(unittest.TestCase):
                     if not re.match(r"[a-z]+:", target):
                         self.assertTrue(os.path.exists(os.path.join(os.path.dirname(page), target)), f"{page} links to {target}")
 
+    def test_reason_codes_have_the_status_and_meaning_of_the_program(self):
+        def read(*path):
+            with open(os.path.join(support.ROOT, *path), encoding="utf-8") as f:
+                return f.read()
+
+        codes = {c: (http, meaning) for c, http, meaning in re.findall(r'^KV_STATUS\((\w+), \w+, (\d+), "(.*)"\)', read("runtime", "status.def"), re.M)}
+        told = re.findall(r"^\| `(\w+)` \| (\d+) \| (.*?) \|", read("docs", "operators", "failures.md"), re.M)
+        self.assertGreater(len(told), 60)
+        for code, *rest in told:
+            self.assertEqual(tuple(rest), codes.get(code), code)
+
 
 def page_test(path):
     return lambda self: self.run_page(path)
