@@ -12,6 +12,7 @@
 struct running {
     char tenant[64], session[64];
     uint64_t request;
+    bool shaped; /* by a response_format, which no continuation could take up in the middle */
     char *manifest;
     struct running *next;
 };
@@ -59,7 +60,7 @@ void kv_interruptions_expire(struct kv_app *app)
     int32_t n = 1;
     if (!max_us || app->interruptions->oldest_us > before_us) return;
     enum kv_status st = kv_store_open_pauses(app->store, &oldest, &n, &err); /* oldest first */
-    app->interruptions->oldest_us = n ? oldest.paused_us : before_us + max_us;
+    if (!st) app->interruptions->oldest_us = n ? oldest.paused_us : before_us + max_us;
     if (!st && n && oldest.paused_us < before_us) {
         st = kv_store_expire_pauses(app->store, before_us, &n, &err);
         if (!st && n) kv_events_log(KV_LOG_WARN, "%d paused sessions were given up: nobody came for them in %lld s", (int)n, (long long)app->config->max_pause_s);
@@ -99,6 +100,7 @@ void kv_interruptions_running(struct kv_interruptions *t, const struct kv_openai
     snprintf(r->tenant, sizeof r->tenant, "%s", o->tenant);
     snprintf(r->session, sizeof r->session, "%s", o->session);
     r->request = o->id;
+    r->shaped = o->q.schema != NULL;
     pthread_mutex_lock(&t->lock);
     r->next = t->first;
     t->first = r;
@@ -118,13 +120,16 @@ void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *
     free(r);
 }
 
-/* A copy of the manifest of the session's running request, or of request `id`. */
-static char *find(struct kv_interruptions *t, const char *tenant, const char *session, uint64_t id)
+/* A copy of the manifest of the session's running request, or of request `id`. shaped may be NULL. */
+static char *find(struct kv_interruptions *t, const char *tenant, const char *session, uint64_t id, bool *shaped)
 {
     char *copy = NULL;
     pthread_mutex_lock(&t->lock);
     for (struct running *r = t->first; r && !copy; r = r->next)
-        if (!strcmp(r->tenant, tenant) && !strcmp(r->session, session) && (!id || r->request == id)) copy = strdup(r->manifest);
+        if (!strcmp(r->tenant, tenant) && !strcmp(r->session, session) && (!id || r->request == id)) {
+            copy = strdup(r->manifest);
+            if (shaped) *shaped = r->shaped;
+        }
     pthread_mutex_unlock(&t->lock);
     return copy;
 }
@@ -174,7 +179,7 @@ enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, str
     uint32_t salt = 0;
     char call_id[64];
     *out = NULL;
-    char *manifest = find(o->app->interruptions, o->tenant, o->session, o->id);
+    char *manifest = find(o->app->interruptions, o->tenant, o->session, o->id, NULL); /* never shaped: kvasir.tool_pause is refused then */
     if (!manifest || kv_engine_paused(o->app->engine, o->id, &v)) return free(manifest), kv_fail(err, KV_NOT_PAUSED, "session", "the pause was dropped meanwhile");
     if (getrandom(&salt, sizeof salt, 0) < 0) salt = (uint32_t)kv_realtime_us();
     snprintf(call_id, sizeof call_id, "call_%llu_%08x", (unsigned long long)o->id, salt);
@@ -227,9 +232,13 @@ KV_HANDLER(kv_session_pause)
         return KV_ALREADY_PAUSED;
     }
     if (st && st != KV_NOT_FOUND) return st;
-    char *manifest = find(app->interruptions, tenant, session, 0);
+    bool shaped = false;
+    char *manifest = find(app->interruptions, tenant, session, 0, &shaped);
     if (!manifest) return kv_fail(err, KV_NOT_FOUND, "session", "no request of session '%s' is running", session);
-    st = kv_engine_pause(app->engine, tenant, session, (enum kv_pause_action)action, &v, err);
+    if (shaped) {
+        st = kv_fail(err, KV_UNSUPPORTED, "response_format", "the answer of session '%s' has a response_format and cannot be paused", session);
+        kv_hint(err, "let it end, or ask without response_format");
+    } else st = kv_engine_pause(app->engine, tenant, session, (enum kv_pause_action)action, &v, err);
     if (!st) st = record(app, tenant, session, call_id, manifest, &v, &p, err);
     if (!st) st = kv_http_reply_json(r, 200, pause_json(&p, &v), err);
     kv_stored_pause_free(&p);

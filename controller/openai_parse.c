@@ -182,6 +182,7 @@ static enum kv_status parse_tool_pause(struct kv_openai *o, json_t *v, struct kv
     if (!json_is_true(v) && !(json_is_string(v) && json_string_length(v))) return wrong("kvasir.tool_pause", "true, or the text that ends a tool call", err);
     if (!o->q.session) return kv_fail(err, KV_BAD_ARGUMENT, "kvasir.tool_pause", "a request that pauses for tools needs kvasir.session");
     if (o->q.stop[0]) return kv_fail(err, KV_UNSUPPORTED, "stop", "stop and kvasir.tool_pause exclude each other");
+    if (o->schema) return kv_fail(err, KV_UNSUPPORTED, "response_format", "response_format and kvasir.tool_pause exclude each other");
     o->q.stop[0] = json_is_string(v) ? json_string_value(v) : "</tool_call>";
     o->q.pause_at_stop = true;
     return KV_OK;

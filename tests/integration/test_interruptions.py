@@ -162,6 +162,17 @@ class InOneProcess(Pauses, unittest.TestCase):
         for bad in ({"tool_pause": True}, {"session": "t", "tool_pause": 5}):
             self.assertEqual(self.d.post("/v1/completions", {"prompt": PROMPT, "kvasir": bad})[0], 400)
 
+    def test_an_answer_of_a_given_form_is_not_paused(self):
+        form = {"type": "json_schema", "json_schema": {"schema": {"type": "array", "items": {"type": "integer"}, "minItems": 400}}}
+        request = {"prompt": PROMPT, "temperature": 0, "max_tokens": STEPS, "response_format": form, "kvasir": {"session": "form"}}
+        events = self.d.stream("/v1/completions", request)
+        first = next(events)
+        status, e = self.d.post("/v1/sessions/form/pause")
+        self.assertEqual((status >= 400, e.get("error", {}).get("code"), e.get("error", {}).get("param")), (True, "UNSUPPORTED", "response_format"), e)
+        self.assertEqual(finish_of([first, *events]), ["length"])
+        status, e = self.d.post("/v1/completions", {**request, "kvasir": {"session": "form", "tool_pause": True}})
+        self.assertEqual((status >= 400, e["error"]["code"], e["error"]["param"]), (True, "UNSUPPORTED", "response_format"))
+
     def test_credits_are_shown(self):
         status, c = self.d.get("/api/v1/credits")
         self.assertEqual(status, 200)
