@@ -24,7 +24,8 @@ struct kv_faults {
     struct kv_fault_scope scope[KV_FAULTS]; /* under the lock */
     bool armed[KV_FAULTS];                  /* under the lock */
     _Atomic uint32_t mask;                  /* of the armed ones */
-    _Atomic uint32_t left[KV_FAULTS];
+    uint32_t armings;                       /* under the lock: so far, of any fault */
+    _Atomic uint64_t left[KV_FAULTS];       /* arming << 32 | strikes left: who was marked under an earlier arming has no part in this one */
     _Atomic uint64_t hits[KV_FAULTS];
 };
 
@@ -84,11 +85,11 @@ enum kv_status kv_faults_arm(struct kv_faults *f, enum kv_fault k, uint32_t coun
     }
     if (count == 0) return kv_fail(err, KV_BAD_ARGUMENT, "count", "count is how often the fault strikes and must be at least 1");
     pthread_mutex_lock(&f->lock);
-    bool armed = f->armed[k] && atomic_load(&f->left[k]) > 0;
+    bool armed = f->armed[k] && (uint32_t)atomic_load(&f->left[k]) > 0;
     if (!armed) {
         f->scope[k] = *scope;
         f->armed[k] = true;
-        atomic_store(&f->left[k], count);
+        atomic_store(&f->left[k], (uint64_t)++f->armings << 32 | count);
         atomic_fetch_or(&f->mask, 1u << k);
     }
     pthread_mutex_unlock(&f->lock);
@@ -101,7 +102,7 @@ enum kv_status kv_faults_arm(struct kv_faults *f, enum kv_fault k, uint32_t coun
 bool kv_faults_disarm(struct kv_faults *f, enum kv_fault k)
 {
     pthread_mutex_lock(&f->lock);
-    bool was = f->armed[k] && atomic_load(&f->left[k]) > 0;
+    bool was = f->armed[k] && (uint32_t)atomic_load(&f->left[k]) > 0;
     f->armed[k] = false;
     atomic_store(&f->left[k], 0);
     atomic_fetch_and(&f->mask, ~(1u << k));
@@ -112,7 +113,7 @@ bool kv_faults_disarm(struct kv_faults *f, enum kv_fault k)
 void kv_faults_view(struct kv_faults *f, enum kv_fault k, struct kv_fault_view *out)
 {
     pthread_mutex_lock(&f->lock);
-    *out = (struct kv_fault_view){.left = atomic_load(&f->left[k]), .hits = atomic_load(&f->hits[k]), .scope = f->scope[k]};
+    *out = (struct kv_fault_view){.left = (uint32_t)atomic_load(&f->left[k]), .hits = atomic_load(&f->hits[k]), .scope = f->scope[k]};
     out->armed = f->armed[k] && out->left > 0;
     pthread_mutex_unlock(&f->lock);
 }
@@ -130,18 +131,22 @@ struct kv_fault_marks kv_faults_match(struct kv_faults *f, const char *tenant, c
     if (!f || !atomic_load_explicit(&f->mask, memory_order_relaxed)) return m;
     pthread_mutex_lock(&f->lock);
     for (int k = 0; k < KV_FAULTS; k++)
-        if (f->armed[k] && atomic_load(&f->left[k]) && meets(&f->scope[k], tenant ? tenant : "", session ? session : "", candidate)) m.mask |= 1u << k;
+        if (f->armed[k] && (uint32_t)atomic_load(&f->left[k]) && meets(&f->scope[k], tenant ? tenant : "", session ? session : "", candidate)) m.mask |= 1u << k;
+    m.arming = f->armings;
     pthread_mutex_unlock(&f->lock);
     if (m.mask) m.from = f;
     return m;
 }
 
-bool kv_faults_take(struct kv_faults *f, enum kv_fault k)
+bool kv_faults_take(const struct kv_fault_marks *m, enum kv_fault k)
 {
-    uint32_t left = atomic_load(&f->left[k]);
-    while (left && left != KV_FAULT_EVERY && !atomic_compare_exchange_weak(&f->left[k], &left, left - 1)) continue;
-    if (left) atomic_fetch_add(&f->hits[k], 1);
-    return left > 0;
+    struct kv_faults *f = m->from;
+    uint64_t left = atomic_load(&f->left[k]);
+    bool takes;
+    do takes = (uint32_t)left && left >> 32 <= m->arming;
+    while (takes && (uint32_t)left != KV_FAULT_EVERY && !atomic_compare_exchange_weak(&f->left[k], &left, left - 1));
+    if (takes) atomic_fetch_add(&f->hits[k], 1);
+    return takes;
 }
 
 /* ---------------------------------------------------------------- the disk */

@@ -51,13 +51,14 @@ void kv_faults_view(struct kv_faults *f, enum kv_fault k, struct kv_fault_view *
 struct kv_fault_marks { /* of one request; all zero: it meets none */
     struct kv_faults *from;
     uint32_t mask;
+    uint32_t arming; /* the last one before it was admitted: what is armed later is for others */
 };
 /* f may be NULL. */
 struct kv_fault_marks kv_faults_match(struct kv_faults *f, const char *tenant, const char *session, uint64_t candidate);
-bool kv_faults_take(struct kv_faults *f, enum kv_fault k); /* one of the count; false when there is none left */
+bool kv_faults_take(const struct kv_fault_marks *m, enum kv_fault k); /* one of the count; false when there is none left, or it was armed anew since */
 static inline bool kv_fault_strikes(const struct kv_fault_marks *m, enum kv_fault k)
 {
-    return m && (m->mask >> k & 1) && kv_faults_take(m->from, k);
+    return m && (m->mask >> k & 1) && kv_faults_take(m, k);
 }
 
 /* The system's calls, which fail as armed for the request named last on this thread; NULL: none. */

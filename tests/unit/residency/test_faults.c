@@ -59,6 +59,23 @@ START_TEST(refusals_leave_nothing_armed)
 }
 END_TEST
 
+/* Who was named once and still runs is not struck by what is armed on somebody else since. */
+START_TEST(an_arming_ends_with_its_scope)
+{
+    const struct kv_fault_scope acme = {.tenant = "acme"}, globex = {.tenant = "globex"};
+    ck_assert_int_eq(kv_faults_arm(faults, KV_FAULT_bit_flip, 5, &acme, &err), KV_OK);
+    struct kv_fault_marks old = kv_faults_match(faults, "acme", NULL, 0);
+    ck_assert(kv_fault_strikes(&old, KV_FAULT_bit_flip));
+    ck_assert(kv_faults_disarm(faults, KV_FAULT_bit_flip));
+    ck_assert_int_eq(kv_faults_arm(faults, KV_FAULT_bit_flip, 1, &globex, &err), KV_OK);
+    ck_assert(!kv_fault_strikes(&old, KV_FAULT_bit_flip));
+    struct kv_fault_marks m = kv_faults_match(faults, "globex", NULL, 0);
+    ck_assert_int_eq(kv_faults_arm(faults, KV_FAULT_kill, 1, &acme, &err), KV_OK); /* another fault's arming changes nothing */
+    ck_assert(kv_fault_strikes(&m, KV_FAULT_bit_flip));
+    ck_assert(!kv_fault_strikes(&m, KV_FAULT_bit_flip));
+}
+END_TEST
+
 /* The ten typed failure actions of the release fixture: each can be provoked. */
 START_TEST(every_failure_action_has_its_fault)
 {
@@ -97,7 +114,9 @@ START_TEST(it_strikes_as_often_as_was_said_however_many_ask)
     ck_assert_uint_eq(v.hits, 7000);
     ck_assert(!v.armed);
     ck_assert_int_eq(kv_faults_arm(faults, KV_FAULT_forced_candidate_cap, KV_FAULT_EVERY, &(struct kv_fault_scope){.tenant = "acme"}, &err), KV_OK);
-    for (int i = 0; i < 100; i++) ck_assert(kv_faults_take(faults, KV_FAULT_forced_candidate_cap));
+    ck_assert(!kv_fault_strikes(&shared, KV_FAULT_forced_candidate_cap)); /* admitted under the arming before */
+    shared = kv_faults_match(faults, "acme", NULL, 0);
+    for (int i = 0; i < 100; i++) ck_assert(kv_fault_strikes(&shared, KV_FAULT_forced_candidate_cap));
     kv_faults_view(faults, KV_FAULT_forced_candidate_cap, &v);
     ck_assert(v.armed && v.left == KV_FAULT_EVERY);
 }
@@ -132,6 +151,7 @@ Suite *suite_faults(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, only_those_who_were_named_meet_it);
     tcase_add_test(t, refusals_leave_nothing_armed);
+    tcase_add_test(t, an_arming_ends_with_its_scope);
     tcase_add_test(t, every_failure_action_has_its_fault);
     tcase_add_test(t, it_strikes_as_often_as_was_said_however_many_ask);
     tcase_add_test(t, the_disk_fails_for_the_marked_request_alone);
