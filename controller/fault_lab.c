@@ -309,6 +309,14 @@ static enum kv_status run_disk(struct run *r, struct kv_error *err)
     return st;
 }
 
+/* As a request of the cohort would have it. */
+static const char *cohort_header(void *cohort, const char *name)
+{
+    const char *first = ((const struct kv_cohort *)cohort)->headers[0];
+    size_t n = strlen(name);
+    return !strncmp(first, name, n) && first[n] == '=' ? first + n + 1 : NULL;
+}
+
 /* A session that the live rollout's selector serves. */
 static enum kv_status meet_candidate(struct run *r, struct kv_error *err)
 {
@@ -323,11 +331,11 @@ static enum kv_status meet_candidate(struct run *r, struct kv_error *err)
     }
     for (int i = 0; !st && !r->candidate && i < ARM_TRIES; i++) {
         struct kv_assignment arm_of;
-        const struct kv_cohort *c = &o->r.manifest.cohort;
+        struct kv_cohort *c = &o->r.manifest.cohort;
         snprintf(r->scope.tenant, sizeof r->scope.tenant, "%s", c->n_tenants ? c->tenants[0] : lab_tenant);
         snprintf(r->klass, sizeof r->klass, "%s", c->n_classes ? c->classes[0] : "");
         snprintf(r->scope.session, sizeof r->scope.session, "failure-lab-%lld-%d", (long long)(r->began_us / 1000), i);
-        kv_control_assign(r->app->control, &(struct kv_cohort_key){r->scope.tenant, r->klass, r->scope.session, KV_APPROXIMATE}, &arm_of);
+        kv_control_assign(r->app->control, &(struct kv_cohort_key){r->scope.tenant, r->klass, r->scope.session, KV_APPROXIMATE, cohort_header, c}, &arm_of);
         if (arm_of.arm == KV_ARM_CANDIDATE) r->candidate = arm_of.candidate, r->epoch = arm_of.epoch;
     }
     if (!st && !r->candidate) st = kv_fail(err, KV_CONFLICT, "rollout", "the rollout's share is so small that no session of the lab met it");

@@ -10,10 +10,11 @@ import unittest
 
 from support import KVASIR, Daemon, environment, free_port
 
-QUEST = {"name": "lab", "pipeline": "quest", "params": {"budget_rows": 64}, "contract": "approximate",
+QUEST = {"name": "lab", "pipeline": "quest", "params": {"budget_rows": 64}, "contract": "approximate", "cohort": {"headers": ["x-lab=yes"]},
          "steps": [{"stage": "SHADOW", "min_seconds": 0}, {"stage": "CANARY", "fraction": 0.9, "min_seconds": 600},
                    {"stage": "RAMP", "fraction": 0.95, "min_seconds": 600}, {"stage": "FULL"}],
          "gates": [{"metric": "omitted_mass", "threshold": 0.95}, {"metric": "output_error", "threshold": 0.95}]}
+MEMBER = {"X-Lab": "yes"}
 LONG = "The magic number is seven hundred and twelve. " * 8
 
 
@@ -32,7 +33,7 @@ def canary(d):
             return r["id"]
         if now["stage"] == "OFF":
             d.post(path + "/advance", {"reason": "test"}, headers={"If-Match": str(now["version"])})
-        status, a = d.post("/v1/completions", {"prompt": LONG + str(i), "max_tokens": 16, "temperature": 0, "kvasir": {"contract": "approximate", "session": f"s{i}"}})
+        status, a = d.post("/v1/completions", {"prompt": LONG + str(i), "max_tokens": 16, "temperature": 0, "kvasir": {"contract": "approximate", "session": f"s{i}"}}, headers=MEMBER)
         assert status == 200, a
     raise AssertionError(now)
 
@@ -106,7 +107,7 @@ class Runs(unittest.TestCase):
             d.complete(LONG, max_tokens=2, kvasir={"session": f"exact-{i}"})
         self.assertEqual(hits(), 0)
         for i in range(40):
-            d.complete(LONG, max_tokens=2, kvasir={"session": f"canary-{i}", "contract": "approximate"})
+            d.post("/v1/completions", {"prompt": LONG, "max_tokens": 2, "temperature": 0, "kvasir": {"session": f"canary-{i}", "contract": "approximate"}}, headers=MEMBER)
             if hits():
                 break
         self.assertEqual(hits(), 1)
