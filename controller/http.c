@@ -271,8 +271,11 @@ static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, s
                                     kv_http_header(r, "Sec-Fetch-Site"), strcmp(r->method, "GET") && strcmp(r->method, "HEAD")};
     enum kv_status st = check_framing(r, err);
     if (!st) st = kv_http_auth_check(h->auth, &claims, &r->who, err);
-    if (!st) st = find_route(h, r, err);
-    if (!st && !(r->route->flags & KV_ROUTE_OPEN)) st = check_rate(h, r, claims.authorization != NULL, err);
+    if (!st) {
+        enum kv_status found = find_route(h, r, err); /* asking for what is not there counts as well */
+        if (found || !(r->route->flags & KV_ROUTE_OPEN)) st = check_rate(h, r, claims.authorization != NULL, err);
+        if (!st) st = found;
+    }
     if (!st) st = check_right(r, err);
     if (!st && length && strtoull(length, NULL, 10) > h->max_body) st = kv_fail(err, KV_BODY_TOO_LARGE, "body", "the body has %.20s bytes; the limit is %zu", length, h->max_body);
     return st;
