@@ -39,6 +39,7 @@ static int run_test(lua_State *L)
     t->name[0] = 0;
     lua_rawgeti(L, LUA_REGISTRYINDEX, t->tests);
     for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
+        if (lua_type(L, -2) != LUA_TSTRING) continue; /* a test may have added it since */
         const char *name = lua_tostring(L, -2);
         if (strcmp(name, previous) > 0 && (!t->name[0] || strcmp(name, t->name) < 0)) snprintf(t->name, sizeof t->name, "%s", name);
     }

@@ -390,6 +390,9 @@ START_TEST(a_policys_own_tests_are_counted)
     ck_assert_int_eq(failed, 2);
     ck_assert_ptr_nonnull(strstr(err.message, "wanted a transfer"));
     ck_assert_int_eq(kv_policy_test(p, "return 1", 8, &passed, &failed, &err), KV_POLICY_FAULT);
+    static const char adds[] = "local t = {b=function() end} t.a=function() t[true]=1 t[7]=2 end return t";
+    ck_assert_int_eq(kv_policy_test(p, adds, sizeof adds - 1, &passed, &failed, &err), KV_OK);
+    ck_assert_int_eq(passed, 2);
     kv_policy_free(p);
 }
 END_TEST
