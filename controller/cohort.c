@@ -21,7 +21,7 @@ static bool listed(const char (*names)[64], int32_t n, const char *name)
 
 enum kv_status kv_cohort_header(const char *text, char out[128], struct kv_error *err)
 {
-    static const char *const secret[] = {"authorization", "proxy-authorization", "cookie", "x-api-key"};
+    static const char *const secret[] = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-auth-token"};
     const char *equals = strchr(text, '=');
     size_t n = equals ? (size_t)(equals - text) : 0, value = equals ? strlen(equals + 1) : 0;
     bool fine = n >= 1 && n < 64 && value >= 1 && value < 64;
@@ -38,7 +38,11 @@ enum kv_status kv_cohort_header(const char *text, char out[128], struct kv_error
     }
     memcpy(out + n, equals, value + 2);
     for (size_t i = 0; i < sizeof secret / sizeof *secret; i++)
-        if (strlen(secret[i]) == n && !memcmp(out, secret[i], n)) return kv_fail(err, KV_BAD_ARGUMENT, "cohort.headers", "%s holds secrets; a manifest keeps what it names for ever", secret[i]);
+        if (strlen(secret[i]) == n && !memcmp(out, secret[i], n)) {
+            kv_fail(err, KV_BAD_ARGUMENT, "cohort.headers", "%s holds secrets; a manifest keeps what it names for ever", secret[i]);
+            kv_hint(err, "choose by a header that says who asks, for example x-team=blue");
+            return KV_BAD_ARGUMENT;
+        }
     return KV_OK;
 }
 

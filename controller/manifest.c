@@ -143,7 +143,7 @@ static void parse_cohort(struct kv_canonical_reader *r, struct kv_cohort *c, boo
     c->n_classes = (int32_t)n;
     n = headers ? kv_canonical_read_u64(r) : 0;
     for (uint64_t i = 0; i < n && !r->failed; i++)
-        if (i >= KV_COHORT_NAMES || !kv_canonical_read_text(r, c->headers[i], sizeof c->headers[i])) r->failed = true;
+        if (i >= KV_COHORT_NAMES || !kv_canonical_read_text(r, c->headers[i], sizeof c->headers[i]) || strcspn(c->headers[i], "=") > 63) r->failed = true;
     c->n_headers = (int32_t)n;
 }
 

@@ -52,7 +52,7 @@ class TraceTest(unittest.TestCase):
         base = {"name": "by-header", "pipeline": "layerwise", "steps": steps}
         with tempfile.TemporaryDirectory() as state:
             with support.Daemon(state=state) as d:
-                for bad in ("x-team", "=blue", "x team=blue", "x-team=", "x-team=a b", "Cookie=secret", "authorization=Bearer", "x" * 64 + "=a", "a=" + "x" * 64, 7):
+                for bad in ("x-team", "=blue", "x team=blue", "x-team=", "x-team=a b", "Cookie=secret", "authorization=Bearer", "api-key=secret", "x" * 64 + "=a", "a=" + "x" * 64, 7):
                     status, answer = d.post("/api/v1/rollouts", {**base, "cohort": {"headers": [bad]}})
                     self.assertEqual((status, answer["error"]["param"]), (400, "cohort.headers"), bad)
                 status, made = d.post("/api/v1/rollouts", {**base, "cohort": {"headers": ["X-Team=blue", "x-team=green"]}})
