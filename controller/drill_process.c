@@ -71,17 +71,6 @@ static int64_t now_us(clockid_t clock)
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-static size_t take_all(int fd, char *p, size_t cap)
-{
-    size_t n = 0;
-    for (ssize_t k; n < cap; n += (size_t)k) {
-        k = read(fd, p + n, cap - n);
-        if (k < 0 && errno == EINTR) k = 0;
-        else if (k <= 0) break;
-    }
-    return n;
-}
-
 /* ---------------------------------------------------------------- from outside */
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -151,13 +140,16 @@ static pid_t start(const char *program, enum kv_drill d, int *in, int *out)
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
     char *argv[] = {(char *)program, (char *)"--drill", (char *)kv_drill_name(d), NULL};
     pid_t pid = -1;
-    errno = posix_spawn(&pid, program, &actions, &attr, argv, environ);
+    int rc = posix_spawn(&pid, program, &actions, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attr);
     close(give[0]), close(answer[1]);
     *in = give[1];
     *out = answer[0];
-    return errno ? (close(*in), close(*out), -1) : pid;
+    if (!rc) return pid;
+    close(*in), close(*out);
+    errno = rc;
+    return -1;
 }
 
 static enum kv_status run(const char *program, enum kv_drill d, const char *text, struct kv_drill_result *out, struct kv_error *err)
@@ -236,7 +228,7 @@ int kv_drill_main(const char *name)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpriority(PRIO_PROCESS, 0, NICE);
     d->out = &result;
-    d->input_bytes = take_all(0, d->input, CASE_BYTES);
+    d->input_bytes = fread(d->input, 1, CASE_BYTES, stdin);
     enum kv_status st = read_case(d, &err);
     if (victim) return st == KV_OK ? kv_drill_victim(d, victim) : EXIT_FAILURE;
     if (kv_drill_check(d, st == KV_OK, "%.150s", err.message)) drills[which].run(d);
