@@ -150,7 +150,7 @@ static json_t *pause_json(const struct kv_stored_pause *p, const struct kv_pause
 }
 
 /* Tokens and manifest become durable. The engine has paused the request already. */
-static enum kv_status record(struct kv_app *app, const char *tenant, const char *session, const char *call_id, const char *manifest, const struct kv_pause_view *v, struct kv_stored_pause *p,
+static enum kv_status write_down(struct kv_app *app, const char *tenant, const char *session, const char *call_id, const char *manifest, const struct kv_pause_view *v, struct kv_stored_pause *p,
                              struct kv_error *err)
 {
     *p = (struct kv_stored_pause){.paused_us = steady_us(app->interruptions)};
@@ -170,6 +170,15 @@ static enum kv_status record(struct kv_app *app, const char *tenant, const char 
     enum kv_status st = kv_engine_paused_tokens(app->engine, v->request, p->tokens, v->n_tokens, &p->n_tokens);
     if (st) return kv_fail(err, st, "session", "the pause was dropped meanwhile");
     return kv_store_put_pause(app->store, p, err);
+}
+
+/* What could not be written down nobody can resume, so the engine keeps nothing of it. */
+static enum kv_status record(struct kv_app *app, const char *tenant, const char *session, const char *call_id, const char *manifest, const struct kv_pause_view *v, struct kv_stored_pause *p,
+                             struct kv_error *err)
+{
+    enum kv_status st = write_down(app, tenant, session, call_id, manifest, v, p, err);
+    if (st) (void)kv_engine_forget_paused(app->engine, v->request);
+    return st;
 }
 
 enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, struct kv_error *err)

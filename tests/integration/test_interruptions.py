@@ -162,6 +162,14 @@ class InOneProcess(Pauses, unittest.TestCase):
         for bad in ({"tool_pause": True}, {"session": "t", "tool_pause": 5}):
             self.assertEqual(self.d.post("/v1/completions", {"prompt": PROMPT, "kvasir": bad})[0], 400)
 
+    def test_a_pause_that_is_refused_keeps_nothing(self):
+        """The engine has room for 256 paused requests; those that could not be written down take none of it."""
+        request = {"prompt": PROMPT, "temperature": 0, "max_tokens": STEPS, "ignore_eos": True, "kvasir": {"session": "again", "tool_pause": self.whole["greedy"][4:10]}}
+        self.assertEqual(self.d.post("/v1/completions", request)[0], 200)
+        for i in range(260):
+            status, e = self.d.post("/v1/completions", request)
+            self.assertEqual((status, e.get("error", {}).get("code")), (409, "ALREADY_PAUSED"), (i, e))
+
     def test_an_answer_of_a_given_form_is_not_paused(self):
         form = {"type": "json_schema", "json_schema": {"schema": {"type": "array", "items": {"type": "integer"}, "minItems": 400}}}
         request = {"prompt": PROMPT, "temperature": 0, "max_tokens": STEPS, "response_format": form, "kvasir": {"session": "form"}}
