@@ -81,7 +81,7 @@ static int gates(const struct kv_cli *cli, const struct options *o)
     kv_table_print(kv_table_find("gates"), json_object_get(v, "gates"));
     const char *decided = json_string_value(json_object_get(v, "decided_by"));
     if (o->file) printf("\ndry run on %s at %s, %.0f samples%s: %s%s%s; nothing was moved\n", id, json_string_value(json_object_get(v, "stage")), json_number_value(json_object_get(v, "samples")),
-                        json_is_true(json_object_get(v, "complete")) ? "" : " (older ones gave way)", json_string_value(json_object_get(v, "verdict")), decided ? " by " : "", decided ? decided : "");
+                        json_is_true(json_object_get(v, "complete")) ? "" : " (not all of them)", json_string_value(json_object_get(v, "verdict")), decided ? " by " : "", decided ? decided : "");
     json_decref(v);
     return KV_EXIT_DONE;
 }

@@ -98,7 +98,7 @@ struct kv_dry_run {
     uint64_t rollout;
     enum kv_stage stage;        /* the samples are from */
     size_t samples;
-    bool complete;              /* false: older samples of this step gave way */
+    bool complete;              /* false: older samples of this step gave way, or some could not be written */
     enum kv_verdict verdict;
     int32_t which, n_gates;     /* which: the gate that decided, -1 none */
     struct kv_gate_result gates[KV_MAX_GATES];

@@ -105,13 +105,14 @@ enum kv_status kv_control_dry_run(struct kv_control *c, uint64_t rollout, struct
     pthread_mutex_lock(&c->state);
     bool live = c->live && c->live->r.id == out->rollout;
     pthread_mutex_unlock(&c->state);
+    bool all = !live || !kv_samples_lost(c->samples_kept);
     /* What the live gates know besides samples — counters, the order of windows — the tried ones know too. */
     st = live && c->gates ? kv_gates_like(c->gates, specs, n_specs, &g) : kv_gates_create(specs, n_specs, out->rollout, &g);
     kv_control_end(c);
     if (st != KV_OK) return free(r), kv_fail(err, KV_OUT_OF_MEMORY, "gates", "memory could not be had");
     for (first = n; first && r[first - 1].epoch == r[n - 1].epoch;) first--; /* the last step alone, as the gates themselves */
     out->samples = n - first;
-    out->complete = first > 0 || written <= n;
+    out->complete = all && (first > 0 || written <= n);
     if (n) out->stage = (enum kv_stage)r[n - 1].stage;
     for (size_t i = first; i < n; i++) replay(g, &r[i]);
     out->n_gates = kv_gates_evaluate(g, out->stage, out->gates);

@@ -52,6 +52,7 @@ void kv_control_measure(struct kv_control *c)
     struct kv_sample batch[256];
     struct kv_engine_stats stats;
     enum kv_arm arm[256];
+    uint64_t lost = kv_samples_lost(c->samples_kept);
     for (int rounds = 0; rounds < 64; rounds++) { /* bounded: a busy engine must not hold up the tick */
         size_t n = c->port.samples(c->port.ctx, batch, 256);
         pthread_mutex_lock(&c->state);
@@ -76,6 +77,7 @@ void kv_control_measure(struct kv_control *c)
         kv_gates_now(c->gates, kv_control_realtime(c));
     }
     kv_samples_flush(c->samples_kept);
+    if (!lost && kv_samples_lost(c->samples_kept)) kv_control_note(c, KV_EVENT_LOG, 0, "samples are being lost: the state folder cannot be written");
 }
 
 static int ascending(const void *a, const void *b)

@@ -24,7 +24,7 @@ static const char magic[8] = "KVSAMP01";
 
 struct kv_samples {
     int fd;
-    uint64_t rollout, written, failed;
+    uint64_t rollout, written, lost;
     int32_t n;
     struct kv_sample_record buffer[BUFFERED];
 };
@@ -77,7 +77,7 @@ enum kv_status kv_samples_open(const char *dir, uint64_t rollout, struct kv_samp
         return kv_fail(err, KV_IO_ERROR, path, "the samples cannot be written: %s", strerror(errno));
     }
     if (read_header(s->fd, rollout, &h)) s->written = h.written;
-    else if (ftruncate(s->fd, 0)) s->failed++;
+    else if (ftruncate(s->fd, 0)) s->lost++;
     drop_oldest(dir);
     *out = s;
     return KV_OK;
@@ -107,8 +107,13 @@ void kv_samples_flush(struct kv_samples *s)
     memcpy(h.magic, magic, sizeof magic);
     if (pwrite(s->fd, &h, sizeof h, 0) == (ssize_t)sizeof h) s->written = h.written;
     else done = 0;
-    s->failed += (uint64_t)(s->n - done);
+    s->lost += (uint64_t)(s->n - done);
     s->n = 0;
+}
+
+uint64_t kv_samples_lost(const struct kv_samples *s)
+{
+    return s ? s->lost : 0;
 }
 
 void kv_samples_close(struct kv_samples *s)

@@ -31,6 +31,7 @@ struct kv_samples;
 enum kv_status kv_samples_open(const char *dir, uint64_t rollout, struct kv_samples **out, struct kv_error *err);
 void kv_samples_add(struct kv_samples *s, const struct kv_sample_record *r); /* NULL: nothing happens */
 void kv_samples_flush(struct kv_samples *s);
+uint64_t kv_samples_lost(const struct kv_samples *s); /* since it was opened: could not be written */
 void kv_samples_close(struct kv_samples *s);
 /* Oldest first; *written: ever, so *written > *n when some gave way. free(*out). NOT_FOUND, STORE_CORRUPT, OUT_OF_MEMORY. */
 enum kv_status kv_samples_read(const char *dir, uint64_t rollout, struct kv_sample_record **out, size_t *n, uint64_t *written, struct kv_error *err);

@@ -4,9 +4,11 @@
 #include "tests/unit/service/engine_runs.h"
 
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 Suite *suite_samples(void);
@@ -92,6 +94,28 @@ START_TEST(a_file_that_is_not_one_is_refused)
 }
 END_TEST
 
+START_TEST(what_could_not_be_written_is_counted)
+{
+    struct kv_samples *s;
+    struct rlimit plenty, few;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &plenty), 0);
+    few = (struct rlimit){64 * 11, plenty.rlim_max}; /* the header and ten records */
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(kv_samples_open(dir, 1, &s, NULL), KV_OK);
+    setrlimit(RLIMIT_FSIZE, &few); /* Check's own notes are files too: nothing is asserted meanwhile */
+    for (uint64_t i = 0; i < 10; i++) kv_samples_add(s, &(struct kv_sample_record){.request = i});
+    kv_samples_flush(s);
+    uint64_t before = kv_samples_lost(s);
+    for (uint64_t i = 0; i < 5; i++) kv_samples_add(s, &(struct kv_sample_record){.request = 99});
+    kv_samples_flush(s);
+    setrlimit(RLIMIT_FSIZE, &plenty);
+    ck_assert_uint_eq(before, 0);
+    ck_assert_uint_eq(kv_samples_lost(s), 5);
+    kv_samples_close(s);
+    ck_assert_uint_eq(read_samples(1, 0, 10), 10); /* and the file says no more than it holds */
+}
+END_TEST
+
 /* ---------------------------------------------------------------- held-out prompts */
 
 static enum kv_status load(const char *text, struct kv_heldout *h, struct kv_error *err)
@@ -146,6 +170,7 @@ Suite *suite_samples(void)
     tcase_add_test(t, the_oldest_give_way);
     tcase_add_test(t, so_do_the_files_of_the_oldest_rollouts);
     tcase_add_test(t, a_file_that_is_not_one_is_refused);
+    tcase_add_test(t, what_could_not_be_written_is_counted);
     tcase_add_test(t, prompts_are_read_line_by_line);
     tcase_add_loop_test(t, wrong_lines_are_named, 0, (int)(sizeof wrong / sizeof *wrong));
     suite_add_tcase(s, t);
