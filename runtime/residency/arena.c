@@ -138,6 +138,12 @@ uint64_t kv_arena_used_bytes(const struct kv_arena *a)
     return a->used_bytes;
 }
 
+void kv_arena_small_pages(struct kv_arena *a)
+{
+    if (a->n_slabs) (void)madvise(a->base, (size_t)a->n_slabs * a->slab_bytes, MADV_NOHUGEPAGE);
+    a->huge = false;
+}
+
 void kv_arena_pin(struct kv_arena *a)
 {
     if (a->n_slabs && !a->pinned && kv_cuda_device_count() > 0) a->pinned = kv_cuda_host_register(a->base, (size_t)a->n_slabs * a->slab_bytes) == 0;

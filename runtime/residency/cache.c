@@ -77,7 +77,7 @@ static enum kv_status unshare(struct kv_cache *c, struct kv_arena *a)
     return KV_OK;
 }
 
-enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t n)
+static enum kv_status reserve(struct kv_cache *c, struct kv_arena *a, int32_t n, void *(*take)(struct kv_arena *a))
 {
     if (n < 0 || c->n_rows > INT32_MAX - n) return KV_BAD_ARGUMENT;
     int32_t want = blocks_for(c->n_rows + n), had = c->n_blocks;
@@ -85,7 +85,7 @@ enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t 
     if (n > 0 && c->n_rows % KV_BLOCK_ROWS && unshare(c, a) != KV_OK) return KV_CAPACITY;
     for (; c->n_blocks < want; c->n_blocks++)
         for (int32_t l = 0; l < c->n_layers; l++) {
-            uint8_t *slab = kv_arena_take(a);
+            uint8_t *slab = take(a);
             c->slab[(size_t)l * (size_t)c->max_blocks + (size_t)c->n_blocks] = slab;
             if (slab) continue;
             c->n_blocks++; /* the half-taken block goes back with the others; its missing slabs are NULL */
@@ -93,6 +93,16 @@ enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t 
             return KV_CAPACITY;
         }
     return KV_OK;
+}
+
+enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t n)
+{
+    return reserve(c, a, n, kv_arena_take);
+}
+
+enum kv_status kv_cache_reserve_raw(struct kv_cache *c, struct kv_arena *a, int32_t n)
+{
+    return reserve(c, a, n, kv_arena_take_raw);
 }
 
 enum kv_status kv_cache_adopt(struct kv_cache *c, struct kv_arena *a, uint8_t *const *slabs)

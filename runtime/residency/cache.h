@@ -51,6 +51,8 @@ void kv_arena_share(struct kv_arena *a, void *slab);        /* one more holder: 
 bool kv_arena_shared(const struct kv_arena *a, const void *slab); /* more holders than one */
 uint64_t kv_arena_used_bytes(const struct kv_arena *a);
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a);
+/* For who writes fresh slabs within a time: a huge page is zeroed at once, which can take milliseconds. */
+void kv_arena_small_pages(struct kv_arena *a);
 /* Where there is a CUDA device, all of it becomes memory that the device copies from directly; without one, or when the driver refuses, it stays as it is. */
 void kv_arena_pin(struct kv_arena *a);
 struct kv_arena_stats {
@@ -64,6 +66,8 @@ void kv_arena_stats(const struct kv_arena *a, struct kv_arena_stats *out);
  * others read too is copied before a row is added to it. */
 enum kv_status kv_cache_init(struct kv_cache *c, int32_t n_layers, int32_t n_kv_heads, int32_t d_head, enum kv_type row_type, int32_t max_rows);
 enum kv_status kv_cache_reserve(struct kv_cache *c, struct kv_arena *a, int32_t n);
+/* For whole slabs that are copied in before n_rows says they are there: recycled ones keep their bytes until then. */
+enum kv_status kv_cache_reserve_raw(struct kv_cache *c, struct kv_arena *a, int32_t n);
 /* Takes a share of the slabs [n_layers] of the next block, all rows of it. The cache holds whole blocks only, and fewer than max_blocks. */
 enum kv_status kv_cache_adopt(struct kv_cache *c, struct kv_arena *a, uint8_t *const *slabs);
 void kv_cache_truncate(struct kv_cache *c, struct kv_arena *a, int32_t n_rows); /* gives back blocks beyond */

@@ -139,7 +139,8 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     e->backlog = kv_backlog_create();
     s = kv_engine_credits_create(e, err);
     if (s != KV_OK) return s;
-    if (kv_pauses_create(c->swap_bytes, &e->pauses) != KV_OK) return kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory for the engine's tables");
+    if (kv_pauses_create(kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head), c->swap_bytes, &e->pauses) != KV_OK)
+        return kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory to swap %llu MiB of paused requests to", (unsigned long long)(c->swap_bytes >> 20));
     bool ok = e->queue && e->live && e->items && e->finish && e->committed && e->jobs && e->ring && e->pending && e->share && e->batch && e->decoding && e->order && e->timings_out &&
               e->samplers && e->shadow_scratch && e->shadow_output && e->backlog;
     for (size_t i = 0; ok && i < n; i++) {

@@ -14,12 +14,14 @@ const char *kv_pause_action_name(enum kv_pause_action a)
     return (unsigned)a < KV_PAUSE_ACTIONS ? names[a] : "?";
 }
 
-enum kv_status kv_pauses_create(uint64_t swap_bytes, struct kv_pauses **out)
+enum kv_status kv_pauses_create(size_t slab_bytes, uint64_t swap_bytes, struct kv_pauses **out)
 {
-    *out = calloc(1, sizeof **out);
-    if (!*out) return KV_OUT_OF_MEMORY;
-    (*out)->swap_cap = swap_bytes;
-    (*out)->bytes_per_s = kv_paused_copy_rate();
+    *out = NULL;
+    struct kv_pauses *ps = calloc(1, sizeof *ps);
+    if (!ps || kv_arena_create(slab_bytes, swap_bytes, &ps->swap) != KV_OK) return free(ps), KV_OUT_OF_MEMORY;
+    kv_arena_small_pages(ps->swap);
+    ps->bytes_per_s = kv_paused_copy_rate();
+    *out = ps;
     return KV_OK;
 }
 
@@ -34,7 +36,7 @@ void kv_paused_move(struct kv_engine *e, struct kv_paused *p, enum kv_session_st
 
 void kv_paused_drop_swap(struct kv_pauses *ps, struct kv_paused *p)
 {
-    if (p->swap) ps->swap_used -= p->n_slabs * p->cache.slab_bytes;
+    for (size_t i = 0; p->swap && i < p->n_slabs; i++) kv_arena_give(ps->swap, p->swap[i]);
     free(p->swap);
     free(p->sum);
     p->swap = NULL;
@@ -70,6 +72,7 @@ void kv_pauses_destroy(struct kv_pauses *p, struct kv_engine *e)
 {
     if (!p) return;
     while (p->n) kv_paused_remove_at(e, p->n - 1);
+    kv_arena_destroy(p->swap);
     free(p);
 }
 
@@ -202,7 +205,8 @@ void kv_pauses_spoil(struct kv_engine *e, uint64_t request)
 {
     pthread_mutex_lock(&e->lock);
     int32_t i = kv_paused_find(e->pauses, request);
-    if (i >= 0 && e->pauses->list[i]->swap) e->pauses->list[i]->swap[e->pauses->list[i]->cache.slab_bytes / 2] ^= 1;
+    struct kv_paused *p = i < 0 ? NULL : e->pauses->list[i];
+    if (p && p->swap && p->view.state == KV_SESSION_PAUSED_HOST) p->swap[0][p->cache.slab_bytes / 2] ^= 1;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -253,7 +257,7 @@ bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s)
     if (p->view.state == KV_SESSION_PAUSED_GPU) {
         take_over(e, p, s);
         kv_paused_go_on(e, p);
-    } else if (p->view.state == KV_SESSION_PAUSED_HOST && kv_cache_reserve(&s->cache, e->arena, p->view.rows) == KV_OK) {
+    } else if (p->view.state == KV_SESSION_PAUSED_HOST && kv_cache_reserve_raw(&s->cache, e->arena, p->view.rows) == KV_OK) {
         p->moved = 0;
         kv_paused_move(e, p, KV_SESSION_SWAPPING_IN);
     } else {

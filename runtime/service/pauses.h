@@ -19,7 +19,7 @@ struct kv_turn;
 
 enum { KV_PAUSES_MAX = 256 };
 
-enum kv_status kv_pauses_create(uint64_t swap_bytes, struct kv_pauses **out);
+enum kv_status kv_pauses_create(size_t slab_bytes, uint64_t swap_bytes, struct kv_pauses **out);
 void kv_pauses_destroy(struct kv_pauses *p, struct kv_engine *e);
 
 /* Once an iteration: pauses that were asked for, decisions that have aged, one budget of movement, sequences whose rows are back. */

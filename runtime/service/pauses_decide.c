@@ -72,7 +72,7 @@ void kv_paused_revise(struct kv_engine *e, int64_t now_us)
         of[n] = p;
         choice[n++] = (struct kv_pause_choice){.tokens = p->view.rows, .elapsed_us = now_us - p->view.paused_us, .can_swap = e->turns ? p->view.rows >= KV_BLOCK_ROWS : kv_paused_swap_fits(ps, p)};
     }
-    kv_pause_decide(&c, choice, n, e->turns ? e->config.disk_bytes : ps->swap_cap - ps->swap_used);
+    kv_pause_decide(&c, choice, n, e->turns ? e->config.disk_bytes : kv_arena_capacity_bytes(ps->swap) - kv_arena_used_bytes(ps->swap));
     for (int32_t i = 0; i < n; i++) {
         kv_paused_note_waste(e, of[i], &c, &choice[i].waste);
         if (choice[i].action == of[i]->view.action) continue;

@@ -11,7 +11,7 @@ struct kv_paused {
     int32_t *tokens;
     struct kv_cache cache;       /* holds blocks while the rows are in the arena */
     uint64_t reserved_bytes;
-    uint8_t *swap;               /* [n_slabs][slab_bytes] */
+    uint8_t **swap;              /* [n_slabs] of the arena beside the engine's */
     uint64_t *sum;               /* [n_slabs] */
     size_t n_slabs, moved;
     struct kv_sequence *into;    /* resumes, and waits for its rows */
@@ -32,7 +32,7 @@ struct kv_pauses {
     struct kv_paused *list[KV_PAUSES_MAX];
     int32_t n;
     struct kv_pause_want *wants;
-    uint64_t swap_cap, swap_used;
+    struct kv_arena *swap; /* rows that moved out; its pages stay, so that no movement waits for fresh ones or for their return */
     double bytes_per_s; /* measured, of a copy */
     int64_t revised_us;
 };

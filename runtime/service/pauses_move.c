@@ -78,7 +78,7 @@ void kv_paused_give_credits(struct kv_engine *e, struct kv_paused *p)
 bool kv_paused_swap_fits(const struct kv_pauses *ps, const struct kv_paused *p)
 {
     uint64_t bytes = (uint64_t)p->cache.n_blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes;
-    return bytes && bytes <= ps->swap_cap - ps->swap_used;
+    return bytes && bytes <= kv_arena_capacity_bytes(ps->swap) - kv_arena_used_bytes(ps->swap);
 }
 
 /* Whole blocks to disk; the open one is given up and computed again. False: none is whole, or there is no memory for the save. */
@@ -111,7 +111,7 @@ bool kv_paused_start_swap(struct kv_engine *e, struct kv_paused *p)
     if (e->turns && start_save(e, p)) return true;
     size_t n = (size_t)p->cache.n_blocks * (size_t)p->cache.n_layers;
     if (!kv_paused_swap_fits(ps, p) || !take_credits(e, p, "swap-out", n * p->cache.slab_bytes)) return false;
-    p->swap = malloc(n * p->cache.slab_bytes);
+    p->swap = malloc(n * sizeof *p->swap);
     p->sum = malloc(n * sizeof *p->sum);
     if (!p->swap || !p->sum) {
         free(p->swap);
@@ -121,7 +121,7 @@ bool kv_paused_start_swap(struct kv_engine *e, struct kv_paused *p)
     }
     p->n_slabs = n;
     p->moved = 0;
-    ps->swap_used += n * p->cache.slab_bytes;
+    for (size_t i = 0; i < n; i++) p->swap[i] = kv_arena_take_raw(ps->swap); /* they fit, and are written whole */
     set_action(e, p, KV_PAUSE_SWAP);
     kv_paused_move(e, p, KV_SESSION_SWAPPING_OUT);
     return true;
@@ -194,7 +194,7 @@ static void lost(struct kv_engine *e, struct kv_paused *p)
 bool kv_paused_move_slab(struct kv_engine *e, struct kv_paused *p)
 {
     size_t bytes = p->cache.slab_bytes, i = p->moved;
-    uint8_t *out = p->swap + i * bytes;
+    uint8_t *out = p->swap[i];
     if (p->view.state == KV_SESSION_SWAPPING_OUT) {
         memcpy(out, slab_at(&p->cache, i), bytes);
         p->sum[i] = checksum(out, bytes);

@@ -79,6 +79,27 @@ START_TEST(reserve_is_all_or_nothing)
 }
 END_TEST
 
+/* Of another owner's rows nothing is left, but where all are overwritten before they count. */
+START_TEST(recycled_slabs_are_zero_unless_raw)
+{
+    struct kv_arena *a;
+    struct kv_cache c;
+    ck_assert_int_eq(kv_arena_create(4096, 4096, &a), KV_OK);
+    kv_arena_small_pages(a);
+    ck_assert_int_eq(kv_cache_init(&c, 1, 2, 4, KV_F16, 64), KV_OK);
+    ck_assert_int_eq(kv_cache_reserve(&c, a, 64), KV_OK);
+    memset(c.slab[0], 7, 4096);
+    kv_cache_truncate(&c, a, 0);
+    ck_assert_int_eq(kv_cache_reserve_raw(&c, a, 64), KV_OK);
+    ck_assert_int_eq(c.slab[0][4095], 7);
+    kv_cache_truncate(&c, a, 0);
+    ck_assert_int_eq(kv_cache_reserve(&c, a, 64), KV_OK);
+    ck_assert_int_eq(c.slab[0][0] | c.slab[0][4095], 0);
+    kv_cache_free(&c, a);
+    kv_arena_destroy(a);
+}
+END_TEST
+
 START_TEST(truncate_gives_back_reserved_blocks)
 {
     struct kv_arena *a;
@@ -120,6 +141,7 @@ Suite *suite_arena(void)
     tcase_add_test(t, bad_sizes);
     tcase_add_test_raise_signal(t, give_twice_stops, 6);
     tcase_add_test(t, reserve_is_all_or_nothing);
+    tcase_add_test(t, recycled_slabs_are_zero_unless_raw);
     tcase_add_test(t, truncate_gives_back_reserved_blocks);
     tcase_add_test(t, shapes);
     suite_add_tcase(s, t);
