@@ -124,7 +124,11 @@ static bool push(const struct kv_constraint *c, struct path *p, int32_t node)
 enum kv_status kv_constraint_create(const struct kv_schema *s, struct kv_constraint **out, struct kv_error *err)
 {
     *out = NULL;
-    if (!shape_is_whole(s)) return kv_fail(err, KV_BAD_ARGUMENT, "response_format", "the schema has no value or refers to what is not there");
+    if (!shape_is_whole(s)) {
+        kv_fail(err, KV_BAD_ARGUMENT, "response_format", "the schema has no value or refers to what is not there");
+        kv_hint(err, "minItems and minLength must not exceed maxItems and maxLength; every enum and anyOf needs an entry");
+        return KV_BAD_ARGUMENT;
+    }
     size_t bytes = 1;
     for (int32_t i = 0; i < s->n_items; i++) bytes += s->item[i].text ? strlen(s->item[i].text) + 1 : 0;
     struct kv_constraint *c = calloc(1, sizeof *c);
@@ -154,7 +158,9 @@ enum kv_status kv_constraint_create(const struct kv_schema *s, struct kv_constra
         return KV_OK;
     }
     kv_constraint_destroy(c);
-    return kv_fail(err, KV_BAD_ARGUMENT, "response_format", "no value that nests at most %d deep fits the schema", MAX_DEPTH);
+    kv_fail(err, KV_BAD_ARGUMENT, "response_format", "no value that nests at most %d deep fits the schema", MAX_DEPTH);
+    kv_hint(err, "a schema that refers to itself needs a way to end: an optional property, an array that may be empty, or another alternative");
+    return KV_BAD_ARGUMENT;
 }
 
 void kv_constraint_destroy(struct kv_constraint *c)

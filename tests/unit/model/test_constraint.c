@@ -101,6 +101,7 @@ START_TEST(shapes_without_a_value_are_refused)
         struct kv_error err = {0};
         ck_assert_msg(kv_constraint_create(&bad[i], &c, &err) == KV_BAD_ARGUMENT, "case %zu", i);
         ck_assert_ptr_null(c);
+        ck_assert_msg(err.hint[0], "case %zu says not what to do", i);
     }
 }
 END_TEST
