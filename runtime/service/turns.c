@@ -252,13 +252,25 @@ static void done(struct kv_turns *t, struct kv_turn *j, enum kv_turn_phase phase
     pthread_cond_broadcast(&t->answered);
 }
 
+/* Under the lock. The oldest command that need not wait; NULL in *at: none. A session that is dropped before its saves would come back with them. */
+static struct command **next_command(struct kv_turns *t)
+{
+    struct command **at = &t->command;
+    for (; *at; at = &(*at)->next) {
+        const struct kv_turn *j = (*at)->what == KV_SESSION_DROP ? t->saves.head : NULL;
+        while (j && (strcmp(j->session, (*at)->session) || strcmp(j->tenant, (*at)->tenant))) j = j->next;
+        if (!j) break;
+    }
+    return at;
+}
+
 /* Under the lock, which is given up while it works. false: nothing to do. */
 static bool work(struct kv_turns *t)
 {
-    struct command *c = t->command;
+    struct command **at = next_command(t), *c = *at;
     struct kv_turn *j = c ? NULL : t->reads.head ? t->reads.head : t->ahead.head;
     if (c) {
-        t->command = c->next;
+        *at = c->next;
         pthread_mutex_unlock(&t->lock);
         c->status = kv_turns_run(t, c);
         publish_stats(t);

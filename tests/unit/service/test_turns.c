@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 Suite *suite_turns(void);
@@ -507,6 +508,30 @@ START_TEST(sessions_are_known_after_a_restart)
 }
 END_TEST
 
+static int slow_sync(int fd)
+{
+    nanosleep(&(struct timespec){0, 200000000}, NULL); /* as a busy disk: the next save waits behind this one */
+    return kv_disk_io_system.sync(fd);
+}
+
+/* What was dropped does not come back with a save that was on its way. */
+START_TEST(a_session_dropped_before_it_was_saved_stays_away)
+{
+    struct kv_error err;
+    struct kv_disk_io io = kv_disk_io_system;
+    io.sync = slow_sync;
+    struct kv_engine *e = engine_with(8 << 20, &io);
+    say(e, 100, "alpha", "first");
+    say(e, 101, "alpha", "gone");
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "gone", NULL, &err), KV_OK);
+    kv_engine_destroy(e); /* finishes the saves */
+    e = engine_with(8 << 20, NULL);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "first", NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "gone", NULL, &err), KV_NOT_FOUND);
+    kv_engine_destroy(e);
+}
+END_TEST
+
 static void no_event(void *ctx)
 {
     (void)ctx;
@@ -658,6 +683,7 @@ Suite *suite_turns(void)
     tcase_add_test(t, the_cap_holds_and_the_oldest_go);
     tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
     tcase_add_test(t, sessions_are_known_after_a_restart);
+    tcase_add_test(t, a_session_dropped_before_it_was_saved_stays_away);
     tcase_add_test(t, another_model_in_the_same_folder);
     tcase_add_test(t, a_pin_that_cannot_be_kept_is_refused);
     tcase_add_test(t, tainted_rows_are_not_saved);
