@@ -238,7 +238,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     status = s->method->query(s->selector[unit], &rows, a->q, widen, support, a->n_blocks, mass, ledger);
     if (status != KV_OK) return status;
     if (ledger->candidate_bytes + ledger->payload_bytes >= (uint64_t)n_visible * 2 * kv_rows_row_bytes(&rows)) {
-        s->dense_until[unit] = n_visible + n_visible / 8 + 1;
+        if (!widen) s->dense_until[unit] = n_visible + n_visible / 8 + 1;
         atomic_fetch_add_explicit(&s->whole, 1, memory_order_relaxed);
         take_all(s, &rows, a->n_blocks, support, ledger);
     }

@@ -60,6 +60,7 @@ START_TEST(doubt_widens_where_there_is_an_estimate)
     ck_assert_uint_eq(st.illegal_fallbacks, 0);
     if (answers) {
         ck_assert_uint_gt(st.full_fallbacks, 0);
+        ck_assert_msg(st.below_break_even < st.widened, "%s: one doubt that cost all rows kept %llu later queries from selecting", name, (unsigned long long)st.below_break_even);
         ck_assert_msg(approximate(r) == 0, "%s published rows it doubted", name);
     } else {
         ck_assert_uint_eq(st.full_fallbacks, 0);
