@@ -171,8 +171,8 @@ class InOneProcess(Pauses, unittest.TestCase):
             self.assertEqual((status, e.get("error", {}).get("code")), (409, "ALREADY_PAUSED"), (i, e))
 
     def test_an_answer_of_a_given_form_is_not_paused(self):
-        form = {"type": "json_schema", "json_schema": {"schema": {"type": "array", "items": {"type": "integer"}, "minItems": 400}}}
-        request = {"prompt": PROMPT, "temperature": 0, "max_tokens": STEPS, "response_format": form, "kvasir": {"session": "form"}}
+        form = {"type": "json_schema", "json_schema": {"schema": {"type": "array", "items": {"type": "integer"}, "minItems": 2000}}}
+        request = {"prompt": PROMPT, "temperature": 0, "max_tokens": 3 * STEPS, "response_format": form, "kvasir": {"session": "form"}}
         events = self.d.stream("/v1/completions", request)
         first = next(events)
         status, e = self.d.post("/v1/sessions/form/pause")
