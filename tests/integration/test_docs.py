@@ -38,6 +38,31 @@ class DocsTest(unittest.TestCase):
                     if not re.match(r"[a-z]+:", target):
                         self.assertTrue(os.path.exists(os.path.join(os.path.dirname(page), target)), f"{page} links to {target}")
 
+    def test_the_api_page_and_the_routes_are_the_same(self):
+        with support.Daemon() as d:
+            paths = d.get("/api/v1/openapi.json")[1]["paths"]
+        routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+        with open(os.path.join(support.ROOT, "docs", "developers", "api.md"), encoding="utf-8") as f:
+            named = set(re.findall(r"`(GET|POST|DELETE) (/[^\s`?]+)", f.read()))
+
+        def route_of(method, path):
+            """As the server does it: a part as written goes before a part that holds anything."""
+            fits = [t for m, t in routes if m == method and re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(t)), path)]
+            return (method, min(fits, key=lambda t: t.count("{"))) if fits else None
+
+        self.assertEqual([n for n in sorted(named) if not route_of(*n)], [], "in docs/developers/api.md without a route")
+        self.assertEqual(sorted(routes - {route_of(*n) for n in named}), [], "routes that docs/developers/api.md lacks")
+
+    def test_every_command_is_on_a_page(self):
+        with open(os.path.join(support.ROOT, "console", "commands.def"), encoding="utf-8") as f:
+            commands = set(re.findall(r"^KV_COMMAND\((\w+),", f.read(), re.M))
+        self.assertGreater(len(commands), 20)
+        named = set()
+        for page in PAGES:
+            with open(page, encoding="utf-8") as f:
+                named.update(re.findall(r"\bkvasir ([a-z]+)", f.read()))
+        self.assertEqual(sorted(commands - named), [])
+
     def test_reason_codes_have_the_status_and_meaning_of_the_program(self):
         def read(*path):
             with open(os.path.join(support.ROOT, *path), encoding="utf-8") as f:
