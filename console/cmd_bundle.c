@@ -1,10 +1,13 @@
 /* cmd_bundle.c — kvasir bundle: what somebody else needs to understand a problem, as one .tar.gz. Nothing secret is in any of the answers it asks for. */
 #include "console/client.h"
+#include "console/output.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <zlib.h>
 
 static const struct {
@@ -86,19 +89,28 @@ static int add_part(const struct kv_cli *cli, gzFile out, const char *file, cons
     return ok ? KV_EXIT_DONE : KV_EXIT_REFUSED;
 }
 
+static int cannot(const char *name)
+{
+    fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written: %s\n", name, strerror(errno));
+    return KV_EXIT_REFUSED;
+}
+
 int kv_cmd_bundle(int argc, char **argv, const struct kv_cli *cli)
 {
     char zero[1024] = {0};
     const char *name = argc == 3 ? argv[2] : "kvasir-bundle.tar.gz";
     if (argc != 1 && (argc != 3 || strcmp(argv[1], "--out"))) return fprintf(stderr, "usage: kvasir bundle [--out FILE.tar.gz]\n"), KV_EXIT_USAGE;
-    gzFile out = gzopen(name, "wb");
-    if (!out) return fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written\n", name), KV_EXIT_REFUSED;
-    int status = KV_EXIT_DONE;
+    struct kv_output file;
+    if (!kv_output_open(&file, name)) return cannot(name);
+    gzFile out = gzdopen(dup(fileno(file.f)), "wb");
+    int status = out ? KV_EXIT_DONE : KV_EXIT_REFUSED;
     for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++) status = add_part(cli, out, parts[i].file, parts[i].path);
     if (!status && (!add_metrics(cli, out) || gzwrite(out, zero, sizeof zero) != (int)sizeof zero)) status = KV_EXIT_REFUSED;
-    if (gzclose(out) != Z_OK && !status) status = KV_EXIT_REFUSED;
-    if (status == KV_EXIT_REFUSED) fprintf(stderr, "kvasir: IO_ERROR: %s cannot be written\n", name);
-    if (status) remove(name);
-    else printf("%s holds status, rollouts, policies, failures, receipts, audit, metrics and the state of the receipt chain\n", name);
+    if (out && gzclose(out) != Z_OK && !status) status = KV_EXIT_REFUSED;
+    int why = errno;
+    if (!kv_output_close(&file, !status)) status = KV_EXIT_REFUSED, why = errno;
+    errno = why;
+    if (status == KV_EXIT_REFUSED) cannot(name);
+    if (!status) printf("%s holds status, rollouts, policies, failures, receipts, audit, metrics and the state of the receipt chain\n", name);
     return status;
 }

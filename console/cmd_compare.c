@@ -1,5 +1,7 @@
 /* cmd_compare.c — kvasir compare: one prompt answered by the baseline and by the candidate, token by token. Both are ordinary requests. */
 #include "console/client.h"
+#include "console/output.h"
+#include "console/tables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,6 +91,7 @@ static void print(const json_t *v)
             char *quoted = json_dumps(json_object_get(row, names[k]), JSON_ENCODE_ANY);
             snprintf(text[k], sizeof text[k], "%s", quoted ? quoted : "");
             free(quoted);
+            kv_plain_text(text[k]);
         }
         printf("%5zu %c %-24s %9.3f   %-24s %9.3f\n", i + 1, json_is_true(json_object_get(row, "same")) ? ' ' : '!', text[0], json_number_value(json_object_get(row, "baseline_logprob")), text[1],
                json_number_value(json_object_get(row, "candidate_logprob")));
@@ -115,7 +118,7 @@ int kv_cmd_compare(int argc, char **argv, const struct kv_cli *cli)
     if (!rc) rc = candidate(cli, prompt, tokens, release, &b, &found);
     if (!rc) {
         json_t *v = beside(a, b, release, found);
-        if (cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+        if (cli->json) kv_output_json(v, JSON_INDENT(2)), putchar('\n');
         else print(v);
         json_decref(v);
     }

@@ -72,7 +72,7 @@ static int man(void)
         roff(kv_verbs[i].help);
         printf(" (right: %s; at: %s)\n", kv_verbs[i].right, kv_verbs[i].stages);
     }
-    puts(".SH EXIT STATUS\n0 done, 1 refused, 2 usage, 3 unreachable\n.SH ENVIRONMENT\nKVASIR_URL, KVASIR_TOKEN");
+    puts(".SH EXIT STATUS\n0 done, 1 refused, 2 usage, 3 unreachable\n.SH ENVIRONMENT\nKVASIR_URL, KVASIR_TOKEN, KVASIR_CONTEXT");
     return KV_EXIT_DONE;
 }
 

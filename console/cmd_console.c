@@ -1,4 +1,5 @@
 /* cmd_console.c — `kvasir console`: terminal, network and app in one loop; --once prints a picture and ends. */
+#include "console/output.h"
 #include "console/terminal.h"
 #include "console/wire.h"
 
@@ -72,7 +73,7 @@ static int once(const struct kv_cli *cli, enum kv_view view)
     if (!rc && cli->json) {
         json_t *all = json_pack("{s:O, s:O}", "status", status, "rollouts", json_object_get(rollouts, "rollouts"));
         if (list) json_object_update(all, list);
-        json_dumpf(all, stdout, JSON_INDENT(2));
+        kv_output_json(all, JSON_INDENT(2));
         putchar('\n');
         json_decref(all);
     } else if (!rc) print_picture(cli, view, status, rollouts, list);

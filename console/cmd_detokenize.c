@@ -1,6 +1,7 @@
 /* cmd_detokenize.c — kvasir detokenize: token ids to text, without a server. */
 #include "console/cli.h"
 #include "console/offline.h"
+#include "console/output.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -113,7 +114,7 @@ static int run(const struct options *o, const struct kv_cli *cli)
     enum kv_status s = kv_offline_model(o->model, &m, &err);
     if (s == KV_OK) s = o->file ? decode_file(m, o, cli->json, rows, &err) : decode(m, o->ids, o->n_ids, o->special, cli->json, rows, &err);
     if (s == KV_OK && cli->json) {
-        json_dumpf(rows, stdout, JSON_COMPACT);
+        kv_output_json(rows, JSON_COMPACT);
         putchar('\n');
     }
     if (s != KV_OK) kv_offline_complain("detokenize", &err);

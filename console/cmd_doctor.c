@@ -1,5 +1,6 @@
 /* cmd_doctor.c — `kvasir doctor`: what of this machine would surprise an operator, before it does. */
 #include "console/client.h"
+#include "console/output.h"
 #include "kernels/kernels.h"
 #include "runtime/kvasir.h"
 
@@ -106,7 +107,7 @@ int kv_cmd_doctor(int argc, char **argv, const struct kv_cli *cli)
     check_limits(&r);
     check_clock(&r);
     check_server(&r, cli);
-    if (cli->json) json_dumpf(r.rows, stdout, JSON_INDENT(2)), putchar('\n');
+    if (cli->json) kv_output_json(r.rows, JSON_INDENT(2)), putchar('\n');
     else {
         size_t i;
         json_t *row;

@@ -4,6 +4,7 @@
 #include "console/cli.h"
 #include "console/eval_report.h"
 #include "console/offline.h"
+#include "console/output.h"
 #include "console/progress_line.h"
 #include "controller/config_paths.h"
 #include "controller/embedded.h"
@@ -297,7 +298,7 @@ static void print_json(const struct evaluation *v)
     const struct options *o = v->o;
     json_t *out = json_pack("{s:s,s:i,s:i,s:I,s:f,s:f,s:O,s:O}", "model", kv_model_info(v->model)->name, "length", o->length, "samples", o->samples, "seed",
                             (json_int_t)o->seed, "gate", o->gate, "sampled", o->sampled, "suites", v->verdicts, "rows", v->rows);
-    json_dumpf(out, stdout, JSON_REAL_PRECISION(9) | JSON_INDENT(1));
+    kv_output_json(out, JSON_REAL_PRECISION(9) | JSON_INDENT(1));
     putchar('\n');
     json_decref(out);
 }

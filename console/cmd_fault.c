@@ -1,5 +1,6 @@
 /* cmd_fault.c — kvasir fault: the failure lab. What can be injected, arm and disarm, and runs that check what must hold afterwards. */
 #include "console/client.h"
+#include "console/output.h"
 #include "console/tables.h"
 
 #include <stdio.h>
@@ -28,7 +29,7 @@ static const char *text_of(const json_t *o, const char *field)
 
 static int show_json(json_t *v)
 {
-    json_dumpf(v, stdout, JSON_INDENT(2));
+    kv_output_json(v, JSON_INDENT(2));
     putchar('\n');
     json_decref(v);
     return KV_EXIT_DONE;

@@ -1,6 +1,7 @@
 /* cmd_generate.c — kvasir generate: continuations by the engine itself, offline, for people and for comparison with references. */
 #include "console/cli.h"
 #include "console/offline.h"
+#include "console/output.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -109,7 +110,7 @@ static enum kv_status run_all(struct kv_engine *e, const struct options *o, cons
         kv_stream_close(runs[i].stream);
     }
     if (json && s == KV_OK) {
-        json_dumpf(out, stdout, JSON_REAL_PRECISION(9));
+        kv_output_json(out, JSON_REAL_PRECISION(9));
         putchar('\n');
     }
     json_decref(out);

@@ -2,6 +2,7 @@
 #include "console/cli.h"
 #include "console/fixture_run.h"
 #include "console/lab_case.h"
+#include "console/output.h"
 #include "runtime/selection/rank.h"
 
 #include <jansson.h>
@@ -126,7 +127,7 @@ static int report(const struct kv_error *e, bool as_json)
 {
     if (as_json) {
         json_t *out = json_pack("{s:{s:s, s:s, s:s, s:s}}", "error", "code", kv_status_name(e->status), "message", e->message, "param", e->where, "hint", e->hint);
-        json_dumpf(out, stdout, JSON_COMPACT);
+        kv_output_json(out, JSON_COMPACT);
         putchar('\n');
         json_decref(out);
     }
@@ -143,7 +144,7 @@ static int run_case(const char *file, bool as_json)
     enum kv_status status = kv_lab_run(&f.c, &r, &err);
     if (status == KV_OK) {
         json_t *out = result_json(&f.c, &r);
-        json_dumpf(out, stdout, as_json ? JSON_COMPACT : JSON_INDENT(1));
+        kv_output_json(out, as_json ? JSON_COMPACT : JSON_INDENT(1));
         putchar('\n');
         json_decref(out);
         kv_lab_result_free(&r);
@@ -208,7 +209,7 @@ static int list(bool as_json)
     json_array_append_new(methods, json_pack("{s:s, s:i, s:s, s:b, s:[]}", "name", "dense", "dense_layers", 0, "support", "K/V head", "estimator", 0, "params"));
     if (as_json) {
         json_t *out = json_pack("{s:O, s:o}", "methods", methods, "pipelines", contracts_json());
-        json_dumpf(out, stdout, JSON_COMPACT);
+        kv_output_json(out, JSON_COMPACT);
         putchar('\n');
         json_decref(out);
     } else {
@@ -229,14 +230,14 @@ static int fixture(const char *file, bool as_json)
     size_t i, n_wrong = json_array_size(wrong);
     bool accepted = json_integer_value(json_object_get(out, "accepted")) > 0;
     if (as_json) {
-        json_dumpf(out, stdout, JSON_COMPACT);
+        kv_output_json(out, JSON_COMPACT);
         putchar('\n');
     } else {
         printf("%s: %lld accepted, %lld rejected, %zu wrong\n", file, (long long)json_integer_value(json_object_get(out, "accepted")),
                (long long)json_integer_value(json_object_get(out, "rejected")), n_wrong);
         json_array_foreach(wrong, i, m) {
             fputs("  ", stdout);
-            json_dumpf(m, stdout, JSON_COMPACT);
+            kv_output_json(m, JSON_COMPACT);
             putchar('\n');
         }
     }

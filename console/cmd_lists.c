@@ -1,5 +1,6 @@
 /* cmd_lists.c — commands that show what the server holds: status, receipts, failures, tiers, pipelines. */
 #include "console/client.h"
+#include "console/output.h"
 #include "console/receipts_offline.h"
 #include "console/tables.h"
 
@@ -9,7 +10,7 @@
 
 static int show_json(json_t *v)
 {
-    json_dumpf(v, stdout, JSON_INDENT(2));
+    kv_output_json(v, JSON_INDENT(2));
     putchar('\n');
     json_decref(v);
     return KV_EXIT_DONE;
@@ -98,7 +99,7 @@ static int export_rows(const struct kv_cli *cli, const char *query)
         if (status) return status;
         json_t *rows = json_object_get(v, "receipts");
         json_array_foreach(rows, i, row) {
-            json_dumpf(row, stdout, JSON_COMPACT);
+            kv_output_json(row, JSON_COMPACT);
             putchar('\n');
             after = json_integer_value(json_object_get(row, "id"));
         }

@@ -1,5 +1,6 @@
 /* cmd_plan.c — kvasir plan: worked numbers from their inputs, offline. */
 #include "console/cli.h"
+#include "console/output.h"
 #include "runtime/execution/planner.h"
 
 #include <jansson.h>
@@ -42,7 +43,7 @@ static int list(bool json)
             json_array_append_new(specs, json_pack("{s:s,s:s,s:s,s:b}", "name", m->spec[k].name, "unit", m->spec[k].unit, "help", m->spec[k].help, "list", m->spec[k].n > 1));
         json_array_append_new(all, json_pack("{s:s,s:s,s:s,s:o}", "model", m->name, "section", m->section, "help", m->help, "inputs", specs));
     }
-    if (json) json_dumpf(all, stdout, JSON_INDENT(1)), puts("");
+    if (json) kv_output_json(all, JSON_INDENT(1)), puts("");
     json_decref(all);
     return KV_EXIT_DONE;
 }
@@ -91,7 +92,7 @@ static void print_report(const struct kv_plan_inputs *in, const struct kv_plan_r
         json_object_set_new(values, t->name, json_real(t->value));
     }
     json_t *o = json_pack("{s:s,s:s,s:o,s:o,s:o}", "model", in->model->name, "section", in->model->section, "inputs", inputs_json(in), "values", values, "terms", terms);
-    if (json) json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(15)), puts("");
+    if (json) kv_output_json(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15)), puts("");
     json_decref(o);
 }
 
@@ -125,7 +126,7 @@ static int sweep(bool json)
         }
         json_array_append_new(all, json_pack("{s:s,s:s,s:o}", "control", s->control, "input", s->input, "points", points));
     }
-    if (json) json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(12)), puts("");
+    if (json) kv_output_json(all, JSON_INDENT(1) | JSON_REAL_PRECISION(12)), puts("");
     json_decref(all);
     return KV_EXIT_DONE;
 }
@@ -146,7 +147,7 @@ int kv_cmd_plan(int argc, char **argv, const struct kv_cli *cli)
         }
         kv_plan_example(m, &in);
         json_t *o = json_pack("{s:s,s:o}", "model", m->name, "inputs", inputs_json(&in));
-        json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+        kv_output_json(o, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
         puts("");
         json_decref(o);
         return KV_EXIT_DONE;

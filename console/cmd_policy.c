@@ -1,4 +1,5 @@
 /* cmd_policy.c — kvasir policy: check a file offline with its tests; everything else is policy_remote.c's. */
+#include "console/output.h"
 #include "console/policy_remote.h"
 #include "controller/policy_host.h"
 
@@ -49,7 +50,7 @@ static int refused(const struct kv_error *err, bool json)
 {
     if (json) {
         json_t *o = json_pack("{s:b, s:{s:s, s:s, s:s, s:s}}", "ok", 0, "error", "code", kv_status_name(err->status), "message", err->message, "param", err->where, "hint", err->hint);
-        json_dumpf(o, stdout, JSON_INDENT(1));
+        kv_output_json(o, JSON_INDENT(1));
         putchar('\n');
         json_decref(o);
     } else {
@@ -74,7 +75,7 @@ static int check(const char *file, enum kv_policy_kind kind, bool json)
     } else if (json) {
         json_t *o = json_pack("{s:b, s:s, s:s, s:s, s:{s:i, s:i}}", "ok", 1, "kind", kv_policy_kind_name(kv_policy_kind(p)), "name", kv_policy_name(p), "version",
                               kv_policy_version(p), "tests", "passed", passed, "failed", failed);
-        json_dumpf(o, stdout, JSON_INDENT(1));
+        kv_output_json(o, JSON_INDENT(1));
         putchar('\n');
         json_decref(o);
     } else {

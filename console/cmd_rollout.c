@@ -1,5 +1,6 @@
 /* cmd_rollout.c — `kvasir rollout VERB …`: every verb of controller/verbs.def over HTTP. */
 #include "console/client.h"
+#include "console/output.h"
 #include "console/rollout_evidence.h"
 #include "console/tables.h"
 #include "console/verbs.h"
@@ -80,9 +81,8 @@ static int read_manifest(const char *file, json_t **out)
 
 static void print_value(const json_t *v)
 {
-    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
-    fputs(text ? text : "(none)", stdout);
-    free(text);
+    if (v) kv_output_json(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
+    else fputs("(none)", stdout);
 }
 
 /* A gate is found by its metric, everything else in a list by its place. */
@@ -156,7 +156,7 @@ static int create(const struct kv_cli *cli, const struct options *o, int only_if
     }
     status = kv_client_do(cli, "POST", "/api/v1/rollouts", manifest, NULL, &made);
     if (status) goto done;
-    if (cli->json) json_dumpf(made, stdout, JSON_INDENT(2)), putchar('\n');
+    if (cli->json) kv_output_json(made, JSON_INDENT(2)), putchar('\n');
     else printf("created %s at %s\n", json_string_value(json_object_get(made, "id")), json_string_value(json_object_get(made, "stage")));
     json_decref(made);
 done:
@@ -214,7 +214,7 @@ static int act(const struct kv_cli *cli, const struct kv_verb *verb, const struc
     if (status) goto done;
     const json_t *back = json_object_get(answer, "rollback"), *now = json_object_get(answer, "rollout");
     if (!now) now = answer;
-    if (cli->json) json_dumpf(answer, stdout, JSON_INDENT(2)), putchar('\n');
+    if (cli->json) kv_output_json(answer, JSON_INDENT(2)), putchar('\n');
     else if (back) print_rollback(back);
     else if (!write) print_rollout(now);
     else printf("%s: %s %.4g %%%s\n", json_string_value(json_object_get(now, "id")), json_string_value(json_object_get(now, "stage")), 100 * json_number_value(json_object_get(now, "fraction")),
@@ -231,7 +231,7 @@ static int freeze(const struct kv_cli *cli, int frozen, const struct options *o)
 {
     json_t *body = json_pack("{s:b, s:s}", "frozen", frozen, "reason", o->reason ? o->reason : ""), *v = NULL;
     int status = kv_client_do(cli, "POST", "/api/v1/freeze", body, NULL, &v);
-    if (!status && cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+    if (!status && cli->json) kv_output_json(v, JSON_INDENT(2)), putchar('\n');
     else if (!status) puts(frozen ? "releases are frozen; rollback stays possible" : "releases go on");
     json_decref(body);
     json_decref(v);
@@ -264,7 +264,7 @@ int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
         json_t *v = NULL;
         int status = kv_client_do(cli, "GET", "/api/v1/rollouts", NULL, NULL, &v);
         if (status) return status;
-        if (cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+        if (cli->json) kv_output_json(v, JSON_INDENT(2)), putchar('\n');
         else kv_table_print(kv_table_find("rollouts"), json_object_get(v, "rollouts"));
         json_decref(v);
         return KV_EXIT_DONE;
@@ -278,7 +278,7 @@ int kv_cmd_rollout(int argc, char **argv, const struct kv_cli *cli)
         json_t *r = NULL;
         int status = pick_rollout(cli, o.id, &r);
         if (status) return status;
-        if (cli->json) json_dumpf(r, stdout, JSON_INDENT(2)), putchar('\n');
+        if (cli->json) kv_output_json(r, JSON_INDENT(2)), putchar('\n');
         else if (!strcmp(argv[1], "history")) kv_table_print(kv_table_find("transitions"), json_object_get(r, "transitions"));
         else print_rollout(r);
         json_decref(r);

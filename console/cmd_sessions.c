@@ -1,5 +1,6 @@
 /* cmd_sessions.c — kvasir sessions: which conversations are kept, how much of each is still there, pin, unpin, drop. */
 #include "console/client.h"
+#include "console/output.h"
 #include "console/tables.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@ static int usage(void)
 
 static int show_json(json_t *v)
 {
-    json_dumpf(v, stdout, JSON_INDENT(2));
+    kv_output_json(v, JSON_INDENT(2));
     putchar('\n');
     json_decref(v);
     return KV_EXIT_DONE;

@@ -1,5 +1,6 @@
 /* cmd_simulate.c — kvasir simulate: a request trace through one pool, or through tiers, policies and credits on a virtual clock. */
 #include "console/offline.h"
+#include "console/output.h"
 #include "console/progress_line.h"
 #include "console/simulate_trace.h"
 #include "controller/embedded.h"
@@ -188,7 +189,7 @@ static int one_pool(const struct options *o, const struct kv_sim_trace *t, bool 
             "block_hits", (json_int_t)r.block_hits, "blocks", (json_int_t)r.blocks, "hit_share", share, "requests", (json_int_t)r.requests, "input_tokens", (json_int_t)r.input_tokens,
             "hit_tokens", (json_int_t)r.hit_tokens, "evictions", (json_int_t)r.evictions));
     }
-    if (json) json_dumpf(json_array_size(all) == 1 ? json_array_get(all, 0) : all, stdout, JSON_INDENT(1)), puts("");
+    if (json) kv_output_json(json_array_size(all) == 1 ? json_array_get(all, 0) : all, JSON_INDENT(1)), puts("");
     json_decref(all);
     return KV_EXIT_DONE;
 }
@@ -307,7 +308,7 @@ static int compare(struct options *o, const struct kv_sim_trace *t, bool json)
     json_t *sizing = done && o->target > 0 ? advise(o, t, json) : NULL;
     json_t *all = json_pack("{s:b,s:o}", "emulated", 1, "runs", runs);
     if (sizing) json_object_set_new(all, "sizing", sizing);
-    if (json && done) json_dumpf(all, stdout, JSON_INDENT(1)), puts("");
+    if (json && done) kv_output_json(all, JSON_INDENT(1)), puts("");
     json_decref(all);
     return done ? KV_EXIT_DONE : s != KV_OK ? KV_EXIT_REFUSED : KV_EXIT_USAGE;
 }

@@ -1,6 +1,7 @@
 /* cmd_token.c — kvasir token: over HTTP for administrators; --state DIR of a stopped server makes the first one. */
 #include "console/client.h"
 #include "console/offline.h"
+#include "console/output.h"
 #include "controller/http_auth.h"
 #include "controller/store.h"
 
@@ -36,7 +37,7 @@ static int list(const struct kv_cli *cli)
     size_t i;
     int status = kv_client_do(cli, "GET", "/api/v1/tokens", NULL, NULL, &v);
     if (status) return status;
-    if (cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+    if (cli->json) kv_output_json(v, JSON_INDENT(2)), putchar('\n');
     else {
         printf("%-20s  %-9s  %-28s  %-16s  %-20s  %s\n", "name", "state", "rights", "tenant", "expires", "made by");
         json_array_foreach(json_object_get(v, "tokens"), i, row)
@@ -81,7 +82,7 @@ static int create(const struct kv_cli *cli, const struct options *o)
     if (o->tenant) json_object_set_new(body, "tenant", json_string(o->tenant));
     if (o->days > 0) json_object_set_new(body, "days", json_real(o->days));
     int status = kv_client_do(cli, "POST", "/api/v1/tokens", body, NULL, &v);
-    if (!status && cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+    if (!status && cli->json) kv_output_json(v, JSON_INDENT(2)), putchar('\n');
     else if (!status) print_secret(o->name, member(v, "token"));
     json_decref(body);
     json_decref(v);

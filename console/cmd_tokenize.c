@@ -1,6 +1,7 @@
 /* cmd_tokenize.c — kvasir tokenize: texts to token ids, without a server. */
 #include "console/cli.h"
 #include "console/offline.h"
+#include "console/output.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ static void print(const json_t *rows, bool as_json)
     size_t i, j;
     json_t *row, *id;
     if (as_json) {
-        json_dumpf(rows, stdout, JSON_COMPACT);
+        kv_output_json(rows, JSON_COMPACT);
         putchar('\n');
         return;
     }

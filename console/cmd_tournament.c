@@ -1,5 +1,6 @@
 /* cmd_tournament.c — kvasir tournament: pipelines on the same sampled live queries, ranked by bytes read at equal measured mass. */
 #include "console/client.h"
+#include "console/output.h"
 #include "console/tables.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@ static int usage(void)
 static int show(const struct kv_cli *cli, json_t *answer)
 {
     json_t *t = json_object_get(answer, "tournament");
-    if (cli->json) json_dumpf(answer, stdout, JSON_INDENT(2)), putchar('\n');
+    if (cli->json) kv_output_json(answer, JSON_INDENT(2)), putchar('\n');
     else if (json_is_null(t)) printf("no tournament since the server started; kvasir tournament start quest,pqcache starts one\n");
     else {
         printf("%s  mass %.4g  units %lld of %lld  dropped %lld  sampled %.4g %%\n", json_string_value(json_object_get(t, "state")), json_number_value(json_object_get(t, "mass")),

@@ -2,6 +2,7 @@
  * that were found by their prefix, kept, swapped, read back from disk or computed again. One that differs is a broken promise, and the exit status
  * says so; the position, layer and operation where it begins are named. */
 #include "console/cli.h"
+#include "console/output.h"
 #include "console/verify.h"
 
 #include <ftw.h>
@@ -105,7 +106,7 @@ static void print(const struct kv_verification *v, double seconds, bool as_json)
 {
     if (as_json) {
         json_t *out = json_pack("{s:O,s:O,s:b,s:f}", "cases", v->cases, "rollbacks", v->rollbacks, "equal", v->equal, "seconds", seconds);
-        json_dumpf(out, stdout, 0);
+        kv_output_json(out, 0);
         putchar('\n');
         json_decref(out);
         return;

@@ -37,7 +37,7 @@ static int shared_option(struct kv_cli *cli, int argc, char **argv, int i)
 
 int main(int argc, char **argv)
 {
-    struct kv_cli cli = {.url = getenv("KVASIR_URL"), .token = getenv("KVASIR_TOKEN")};
+    struct kv_cli cli = {.token = getenv("KVASIR_TOKEN")};
     char **rest = calloc((size_t)argc + 1, sizeof *rest);
     if (!rest) return KV_EXIT_REFUSED;
     int n = 0;
@@ -50,6 +50,9 @@ int main(int argc, char **argv)
         if (used) i += used;
         else rest[n++] = argv[i++];
     }
+    const char *context = getenv("KVASIR_CONTEXT");
+    if (!cli.url && !cli.context && context && *context) cli.context = context;
+    if (!cli.url) cli.url = getenv("KVASIR_URL");
     if (!cli.url) cli.url = "http://127.0.0.1:7070";
     int status = KV_EXIT_USAGE;
     if (n == 0 || !strcmp(rest[0], "help") || !strcmp(rest[0], "--help") || !strcmp(rest[0], "-h")) {

@@ -2,6 +2,7 @@
 #include "console/policy_remote.h"
 
 #include "console/diff.h"
+#include "console/output.h"
 #include "console/progress_line.h"
 #include "console/tables.h"
 #include "controller/policy_host.h"
@@ -21,7 +22,7 @@ struct options {
 
 static int finish(const struct kv_cli *cli, json_t *v, int status)
 {
-    if (status == KV_EXIT_DONE && cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+    if (status == KV_EXIT_DONE && cli->json) kv_output_json(v, JSON_INDENT(2)), putchar('\n');
     json_decref(v);
     return status;
 }

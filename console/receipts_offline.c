@@ -2,6 +2,7 @@
 #include "console/receipts_offline.h"
 
 #include "console/offline.h"
+#include "console/output.h"
 #include "controller/store.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ int kv_receipts_verify_directory(const char *dir, const char *key_file, const st
         json_object_set_new(o, "reason", json_string(kv_status_name(v.reason)));
         json_object_set_new(o, "detail", json_string(v.detail));
     }
-    if (cli->json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
+    if (cli->json) kv_output_json(o, JSON_INDENT(2)), putchar('\n');
     else if (v.verified) printf("verified: %llu receipts, %llu under a signed head; head %s\n", (unsigned long long)v.rows, (unsigned long long)v.signed_rows, head);
     else printf("not verified: receipt %llu: %s (%s)\n", (unsigned long long)v.at, v.detail, kv_status_name(v.reason));
     json_decref(o);

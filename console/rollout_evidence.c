@@ -2,6 +2,7 @@
 #include "console/rollout_evidence.h"
 
 #include "console/client.h"
+#include "console/output.h"
 #include "console/tables.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ bool kv_rollout_is_evidence(const char *verb)
 
 static int show_json(json_t *v)
 {
-    json_dumpf(v, stdout, JSON_INDENT(2));
+    kv_output_json(v, JSON_INDENT(2));
     putchar('\n');
     json_decref(v);
     return KV_EXIT_DONE;
@@ -101,15 +102,16 @@ static int samples(const struct kv_cli *cli, const struct options *o)
     if (status) return status;
     snprintf(path, sizeof path, "/api/v1/rollouts/%s/samples?metric=%.40s&limit=%.12s", id, o->metric ? o->metric : "", o->limit ? o->limit : "65536");
     char first[4096] = "";
-    FILE *out = o->out ? fopen(o->out, "wb") : stdout, *refusal = fmemopen(first, sizeof first - 1, "wb");
-    if (!out) return fprintf(stderr, "kvasir: %s cannot be written: %s\n", o->out, strerror(errno)), KV_EXIT_REFUSED;
+    struct kv_output file = {.f = stdout};
+    if (o->out && !kv_output_open(&file, o->out)) return fprintf(stderr, "kvasir: %s cannot be written: %s\n", o->out, strerror(errno)), KV_EXIT_REFUSED;
+    FILE *refusal = fmemopen(first, sizeof first - 1, "wb");
     CURL *h = curl_easy_init();
     struct curl_slist *headers = NULL;
     long http = 0;
     kv_client_prepare(h, url, token, "GET", path, NULL, &headers);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, write_out);
     curl_easy_setopt(h, CURLOPT_FAILONERROR, 1L);
-    curl_easy_setopt(h, CURLOPT_WRITEDATA, out);
+    curl_easy_setopt(h, CURLOPT_WRITEDATA, file.f);
     CURLcode rc = curl_easy_perform(h);
     if (rc == CURLE_HTTP_RETURNED_ERROR) { /* once more for the sentence that says why */
         curl_easy_setopt(h, CURLOPT_FAILONERROR, 0L);
@@ -126,7 +128,7 @@ static int samples(const struct kv_cli *cli, const struct options *o)
     curl_slist_free_all(headers);
     curl_easy_cleanup(h);
     fclose(refusal);
-    bool written = o->out ? fclose(out) == 0 : fflush(out) == 0;
+    bool written = o->out ? kv_output_close(&file, rc == CURLE_OK) : fflush(stdout) == 0;
     if (rc == CURLE_OK && !written) fprintf(stderr, "kvasir: the samples cannot be written: %s\n", strerror(errno));
     return rc == CURLE_OK && written ? KV_EXIT_DONE : rc == CURLE_COULDNT_CONNECT ? KV_EXIT_UNREACHABLE : KV_EXIT_REFUSED;
 }
@@ -154,7 +156,7 @@ static int drill(const struct kv_cli *cli, const struct options *o)
     if (status) return status;
     const char *state = json_string_value(json_object_get(v, "state"));
     bool passed = state && !strcmp(state, "PASSED");
-    if (cli->json) json_dumpf(v, stdout, JSON_INDENT(2)), putchar('\n');
+    if (cli->json) kv_output_json(v, JSON_INDENT(2)), putchar('\n');
     else printf("%s: %s, %.0f checks, %.0f violations in %.1f s, receipt %.0f\n%s\n", o->name, state, json_number_value(json_object_get(v, "checks")),
                 json_number_value(json_object_get(v, "violations")), json_number_value(json_object_get(v, "seconds")), json_number_value(json_object_get(v, "receipt")),
                 json_string_value(json_object_get(v, "detail")));

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -287,6 +288,30 @@ class Surroundings(unittest.TestCase):
             json.loads(members["kvasir-bundle/status.json"])
             secret = read(os.path.join(d.state, "receipts.key"))
             self.assertFalse(any(secret in m for m in members.values()))
+
+    def test_what_was_there_outlives_a_bundle_and_a_download_that_fail(self):
+        with tempfile.TemporaryDirectory() as folder, Daemon() as d:
+            name = os.path.join(folder, "kept")
+            with open(name, "wb") as f:
+                f.write(b"before")
+            for url, command in (("http://127.0.0.1:1", ["bundle"]), (d.url, ["rollout", "samples", "r_999999"]), ("http://127.0.0.1:1", ["rollout", "samples", "r_000001"])):
+                status, _, err = kvasir(*command, "--out", name, url=url)
+                self.assertIn(status, (1, 3), err)
+                self.assertEqual(read(name), b"before", command)
+            self.assertEqual(os.listdir(folder), ["kept"])
+            status, _, err = kvasir("bundle", "--out", "/dev/full", url=d.url)
+            self.assertEqual((status, "No space left" in err), (1, True), err)
+            self.assertTrue(stat.S_ISCHR(os.stat("/dev/full").st_mode))
+
+    def test_a_context_is_chosen_by_the_environment(self):
+        with tempfile.TemporaryDirectory() as folder, Daemon() as d:
+            os.mkdir(os.path.join(folder, "kvasir"))
+            with open(os.path.join(folder, "kvasir", "contexts.json"), "w", encoding="utf-8") as f:
+                json.dump({"here": {"url": d.url}}, f)
+            for name, more, wanted in (("here", [], 0), ("here", ["--url", "http://127.0.0.1:1"], 3), ("nowhere", [], 2), ("nowhere", ["--context", "here"], 0)):
+                env = environment(XDG_CONFIG_HOME=folder, KVASIR_CONTEXT=name, KVASIR_URL="http://127.0.0.1:1")
+                p = subprocess.run([KVASIR, "status", *more], capture_output=True, text=True, timeout=60, env=env)
+                self.assertEqual(p.returncode, wanted, (name, more, p.stderr))
 
     def test_completion_and_manual_know_every_verb(self):
         status, script, _ = kvasir("completion", "bash")
