@@ -30,7 +30,7 @@ struct found_list {
 static enum kv_status scan_segment(struct disk *d, uint32_t index, uint64_t file_bytes, struct found_list *list)
 {
     struct segment *s = &d->segment[index];
-    struct extent_page h;
+    struct kv_extent_header h;
     uint64_t gap = PAGE, durable = 0;
     size_t first = list->n;
     for (uint64_t at = PAGE; at + PAGE <= file_bytes;) {
@@ -38,7 +38,7 @@ static enum kv_status scan_segment(struct disk *d, uint32_t index, uint64_t file
         if (r != KV_OK) return r;
         struct found f = {.sequence = h.sequence, .offset = at, .bytes = h.payload_bytes, .segment = index, .number = s->number};
         if (!kv_disk_header_whole(&h, at, file_bytes) || kv_identity_decode(&kv_chunk_type, h.identity, h.identity_bytes, &f.id) != KV_OK) {
-            d->stats.dropped_at_open += h.magic == EXTENT_MAGIC;
+            d->stats.dropped_at_open += h.magic == KV_EXTENT_MAGIC;
             at += PAGE;
             continue;
         }

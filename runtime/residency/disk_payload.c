@@ -2,7 +2,6 @@
 #include "runtime/residency/disk_state.h"
 #include "runtime/residency/faults.h"
 
-#include <gnutls/crypto.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,49 +50,10 @@ static void give_scratch(struct disk *d, struct scratch s)
     free(s.bytes);
 }
 
-/* Key of (segment, tenant), and the bytes the tag covers beside the payload. */
-static enum kv_status extent_cipher(const struct disk *d, const struct segment *s, const char *tenant, gnutls_aead_cipher_hd_t *out)
+bool kv_disk_header_whole(const struct kv_extent_header *h, uint64_t offset, uint64_t end)
 {
-    uint8_t text[16 + KV_NAME_CHARS] = {0}, key[32];
-    memcpy(text, s->id, 16);
-    memcpy(text + 16, tenant, strnlen(tenant, KV_NAME_CHARS));
-    if (gnutls_hmac_fast(GNUTLS_MAC_SHA256, d->key, sizeof d->key, text, sizeof text, key)) return KV_INTERNAL;
-    gnutls_datum_t k = {key, sizeof key};
-    int e = gnutls_aead_cipher_init(out, GNUTLS_CIPHER_AES_256_GCM, &k);
-    gnutls_memset(key, 0, sizeof key);
-    return e ? KV_INTERNAL : KV_OK;
-}
-
-static enum kv_status fill_header(struct extent_page *h, const struct extent *e, const struct kv_chunk_identity *id)
-{
-    size_t n = 0;
-    memset(h, 0, sizeof *h);
-    h->magic = EXTENT_MAGIC;
-    h->payload_bytes = e->bytes;
-    h->offset = e->offset;
-    enum kv_status s = kv_identity_encode(&kv_chunk_type, id, h->identity, sizeof h->identity, &n);
-    h->identity_bytes = (uint32_t)n;
-    return s;
-}
-
-/* Sequences order extents at rebuild and are renumbered then, so they are no part of what the tag covers. */
-static struct extent_page associated(const struct extent_page *h)
-{
-    struct extent_page a = *h;
-    a.sequence = a.durable = a.checksum = 0;
-    return a;
-}
-
-static void nonce_of(uint64_t offset, uint8_t out[12])
-{
-    memset(out, 0, 12);
-    memcpy(out, &offset, 8);
-}
-
-bool kv_disk_header_whole(const struct extent_page *h, uint64_t offset, uint64_t end)
-{
-    return h->magic == EXTENT_MAGIC && h->offset == offset && h->identity_bytes <= sizeof h->identity && h->payload_bytes > 0 && h->payload_bytes <= end &&
-           offset + kv_disk_span(h->payload_bytes) <= end && h->checksum == XXH3_64bits(h, offsetof(struct extent_page, checksum));
+    return h->magic == KV_EXTENT_MAGIC && h->offset == offset && h->identity_bytes <= sizeof h->identity && h->payload_bytes > 0 && h->payload_bytes <= end &&
+           offset + kv_disk_span(h->payload_bytes) <= end && h->checksum == XXH3_64bits(h, offsetof(struct kv_extent_header, checksum));
 }
 
 /* ---------------------------------------------------------------- writing */
@@ -109,23 +69,19 @@ struct group {
     const struct kv_chunk_identity *id;
     const void *const *payload;
     uint64_t bytes;
-    struct extent_page *h;
+    struct kv_extent_header *h;
     struct run *run;
     const struct kv_fault_marks *faults;
     _Atomic int status; /* the first failure */
 };
 
-static enum kv_status seal(gnutls_aead_cipher_hd_t cipher, const struct extent *e, const struct extent_page *h, const void *payload, uint8_t *out)
+static enum kv_status seal(gnutls_aead_cipher_hd_t cipher, const struct extent *e, const struct kv_extent_header *h, const void *payload, uint8_t *out)
 {
-    struct extent_page aad = associated(h);
-    uint8_t nonce[12];
-    size_t n = e->bytes + TAG;
-    nonce_of(e->offset, nonce);
     memset(out, 0, PAGE);
     memcpy(out, h, sizeof *h);
-    if (gnutls_aead_cipher_encrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, TAG, payload, e->bytes, out + PAGE, &n)) return KV_INTERNAL;
-    memset(out + PAGE + n, 0, e->span - PAGE - n);
-    return KV_OK;
+    enum kv_status r = kv_extent_seal(cipher, h, payload, out + PAGE);
+    if (r == KV_OK) memset(out + PAGE + e->bytes + TAG, 0, e->span - PAGE - e->bytes - TAG);
+    return r;
 }
 
 static enum kv_status write_run(struct group *g, const struct run *r)
@@ -142,7 +98,7 @@ static enum kv_status write_run(struct group *g, const struct run *r)
         if (i == r->first || strncmp(g->id[i].tenant, g->id[i - 1].tenant, KV_NAME_CHARS)) {
             if (cipher) gnutls_aead_cipher_deinit(cipher);
             cipher = NULL;
-            if ((status = extent_cipher(d, s, g->id[i].tenant, &cipher)) != KV_OK) break;
+            if ((status = kv_extent_cipher(d->key, s->id, g->id[i].tenant, &cipher)) != KV_OK) break;
         }
         status = seal(cipher, e, &g->h[i], g->payload[i], buffer.bytes + at);
         at += e->span;
@@ -178,7 +134,7 @@ static int32_t find_runs(struct disk *d, int32_t n, const struct kv_block *b, st
 }
 
 /* Numbers the group's extents, and says in each what had reached the disk before it. Neighbours in a group share a segment but where one ended. */
-static void begin_group(struct disk *d, int32_t n, const struct kv_block *b, struct extent_page *h)
+static void begin_group(struct disk *d, int32_t n, const struct kv_block *b, struct kv_extent_header *h)
 {
     pthread_mutex_lock(&d->counters);
     for (int32_t i = 0; i < n; i++) {
@@ -186,7 +142,7 @@ static void begin_group(struct disk *d, int32_t n, const struct kv_block *b, str
         if (i == 0 || s != &d->segment[kv_disk_held(d, b[i - 1])->segment]) s->in_flight++;
         h[i].sequence = s->begun = ++d->next_sequence;
         h[i].durable = s->durable;
-        h[i].checksum = XXH3_64bits(&h[i], offsetof(struct extent_page, checksum));
+        h[i].checksum = XXH3_64bits(&h[i], offsetof(struct kv_extent_header, checksum));
     }
     pthread_mutex_unlock(&d->counters);
 }
@@ -225,7 +181,10 @@ enum kv_status kv_disk_write_group(void *ctx, int32_t n, const struct kv_block *
     struct group g = {.d = d, .b = b, .id = id, .payload = payload, .bytes = bytes, .h = calloc((size_t)n, sizeof *g.h), .run = calloc((size_t)n, sizeof *g.run),
                       .faults = kv_faults_here()};
     if (!g.h || !g.run) r = KV_OUT_OF_MEMORY;
-    for (int32_t i = 0; i < n && r == KV_OK; i++) r = fill_header(&g.h[i], kv_disk_held(d, b[i]), &id[i]);
+    for (int32_t i = 0; i < n && r == KV_OK; i++) {
+        const struct extent *e = kv_disk_held(d, b[i]);
+        r = kv_extent_header(e->offset, e->bytes, &id[i], &g.h[i]);
+    }
     if (r == KV_OK) {
         begin_group(d, n, b, g.h);
         kv_lanes_run(d->lanes, find_runs(d, n, b, g.run), run_item, &g);
@@ -247,21 +206,16 @@ enum kv_status kv_disk_write(void *ctx, struct kv_block b, const struct kv_chunk
 
 static enum kv_status open_extent(struct disk *d, const struct extent *e, const struct kv_chunk_identity *id, const uint8_t *pages, void *dst)
 {
-    struct extent_page h, want;
+    struct kv_extent_header h, want;
     gnutls_aead_cipher_hd_t cipher;
-    uint8_t nonce[12];
-    size_t n = e->bytes;
     memcpy(&h, pages, sizeof h);
     if (!kv_disk_header_whole(&h, e->offset, e->offset + e->span)) return KV_CHECKSUM_MISMATCH;
-    enum kv_status r = fill_header(&want, e, id);
+    enum kv_status r = kv_extent_header(e->offset, e->bytes, id, &want);
     if (r != KV_OK) return r;
     if (h.identity_bytes != want.identity_bytes || memcmp(h.identity, want.identity, sizeof h.identity)) return KV_IDENTITY_MISMATCH;
-    if ((r = extent_cipher(d, &d->segment[e->segment], id->tenant, &cipher)) != KV_OK) return r;
-    struct extent_page aad = associated(&want);
-    nonce_of(e->offset, nonce);
-    if (gnutls_aead_cipher_decrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, TAG, pages + PAGE, e->bytes + TAG, dst, &n) || n != e->bytes) r = KV_CHECKSUM_MISMATCH;
+    if ((r = kv_extent_cipher(d->key, d->segment[e->segment].id, id->tenant, &cipher)) != KV_OK) return r;
+    r = kv_extent_unseal(cipher, &want, pages + PAGE, dst);
     gnutls_aead_cipher_deinit(cipher);
-    if (r != KV_OK) memset(dst, 0, e->bytes);
     return r;
 }
 

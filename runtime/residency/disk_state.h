@@ -3,27 +3,19 @@
 #define KV_DISK_STATE_H
 
 #include "runtime/residency/disk.h"
+#include "runtime/residency/extent.h"
 #include "runtime/residency/lanes.h"
 
 #include <pthread.h>
 
-enum { PAGE = 4096, TAG = 16, MAX_SEGMENTS = 65536, MIN_SEGMENT = 1 << 20, MAX_EXTENTS = 1 << 22, SEGMENTS_AT_CAP = 256, SCRATCH = 8 };
+enum { PAGE = 4096, TAG = KV_EXTENT_TAG, MAX_SEGMENTS = 65536, MIN_SEGMENT = 1 << 20, MAX_EXTENTS = 1 << 22, SEGMENTS_AT_CAP = 256, SCRATCH = 8 };
 #define SEGMENT_MAGIC UINT64_C(0x3147455356534b56) /* "VKSVSEG1" */
-#define EXTENT_MAGIC UINT64_C(0x3254584556534b56)  /* "VKSVEXT2" */
 #define MAX_SEGMENT (UINT64_C(1) << 40)
 
 struct segment_page {
     uint64_t magic, segment_bytes;
     uint8_t id[16];
     uint64_t number; /* order of creation */
-    uint64_t checksum;
-};
-
-struct extent_page {
-    uint64_t magic, payload_bytes, sequence, offset;
-    uint64_t durable; /* every extent of the segment up to this sequence had reached the disk when this one was written */
-    uint32_t identity_bytes, reserved;
-    uint8_t identity[KV_IDENTITY_MAX_BYTES];
     uint64_t checksum;
 };
 
@@ -80,7 +72,7 @@ struct extent *kv_disk_held(struct disk *d, struct kv_block b); /* NULL: the pla
 uint64_t kv_disk_pages(uint64_t bytes);
 void kv_disk_segment_name(const struct disk *d, uint64_t number, char *out, size_t cap);
 uint64_t kv_disk_span(uint64_t payload_bytes); /* pages of header, ciphertext and tag */
-bool kv_disk_header_whole(const struct extent_page *h, uint64_t offset, uint64_t end);
+bool kv_disk_header_whole(const struct kv_extent_header *h, uint64_t offset, uint64_t end);
 enum kv_status kv_disk_add_extent(struct disk *d, uint32_t segment, uint64_t offset, uint64_t bytes, struct kv_block *out);
 void kv_disk_punch(struct disk *d, struct segment *s, uint64_t at, uint64_t n);
 void kv_disk_drop_if_empty(struct disk *d, uint32_t segment);

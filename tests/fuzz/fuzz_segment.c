@@ -112,7 +112,7 @@ static size_t damage(uint64_t *state, uint8_t *bytes, size_t n)
     static const uint64_t numbers[] = {0, 1, 4095, 4096, BYTES - 1, BYTES + 1, SEGMENT, UINT32_MAX, INT64_MAX, UINT64_MAX, UINT64_MAX - 4096};
     if (!below(state, 12)) n = (size_t)below(state, n + 1);
     for (uint64_t times = below(state, 3) + 1; times; times--) {
-        size_t page = (size_t)below(state, n / PAGE + 1) * PAGE, at = page + (size_t)below(state, below(state, 3) ? 64 : sizeof(struct extent_page));
+        size_t page = (size_t)below(state, n / PAGE + 1) * PAGE, at = page + (size_t)below(state, below(state, 3) ? 64 : sizeof(struct kv_extent_header));
         if (at + 8 > n) continue;
         switch (below(state, 4)) {
         case 0: bytes[at] ^= (uint8_t)(1u << below(state, 8)); break;
@@ -124,10 +124,10 @@ static size_t damage(uint64_t *state, uint8_t *bytes, size_t n)
         }
         default: bytes[below(state, n)] = (uint8_t)next_random(state);
         }
-        struct extent_page h;
+        struct kv_extent_header h;
         if (page >= PAGE && page + sizeof h <= n && below(state, 2)) {
             memcpy(&h, bytes + page, sizeof h);
-            h.checksum = XXH3_64bits(&h, offsetof(struct extent_page, checksum));
+            h.checksum = XXH3_64bits(&h, offsetof(struct kv_extent_header, checksum));
             memcpy(bytes + page, &h, sizeof h);
         }
     }
