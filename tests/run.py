@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -17,13 +18,15 @@ from support import mooncake_trace, smollm2
 
 class Tally:
     passed = failed = 0
+    one = threading.Lock()
 
     def add(self, name, passed, failed, seconds, output):
-        self.passed += passed
-        self.failed += failed
-        print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed ({seconds:.1f} s)", flush=True)
-        if failed:
-            print("\n".join("     " + line for line in output.strip().splitlines()[-120:]), flush=True)
+        with self.one:
+            self.passed += passed
+            self.failed += failed
+            print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed ({seconds:.1f} s)", flush=True)
+            if failed:
+                print("\n".join("     " + line for line in output.strip().splitlines()[-120:]), flush=True)
 
 
 def execute(command, env, timeout):
@@ -48,19 +51,28 @@ def unit(tally, build, env):
     tally.add("unit", checks - bad if found else 0, bad, seconds, output)
 
 
-def soak(tally, build, env, only):
-    """The long forms: suites and cases whose length follows the environment."""
+def soak(tally, build, env, only, watch_s):
+    """The long forms: suites and cases whose length follows the environment. Both consoles are watched while the rest runs, one after the other."""
     unit_tests, integration = os.path.join(build, "tests", "unit", "unit"), os.path.join(ROOT, "tests", "integration")
     unittest, node = [sys.executable, "-m", "unittest", "-v"], ["node", "--test", "--test-reporter=tap"]
-    jobs = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}) for suite in ("directory", "disk", "schedules", "crash", "rollback_race")}
-    jobs |= {"wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}),
-             "overload": ([*unittest, "test_overload"], {"KVASIR_OVERLOAD_S": "60"}),
-             "console": ([*unittest, "tests.console.test_console.SoakTest"], {"KVASIR_SOAK_S": "1800"}),
-             "web": ([*node, "tests/web/soak.test.mjs"], {"KVASIR_SOAK_S": "1800"})}
-    for name, (command, more) in jobs.items():
-        if name.startswith(only):
-            status, output, seconds = execute(command, {**env, "PYTHONPATH": integration, **more}, 14400)
-            tally.add(f"soak/{name}", int(status == 0), int(status != 0), seconds, output)
+    rest = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}) for suite in ("directory", "disk", "schedules", "crash", "rollback_race")}
+    rest |= {"wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}),
+             "overload": ([*unittest, "test_overload"], {"KVASIR_OVERLOAD_S": "60"})}
+    watched = {"console": ([*unittest, "tests.console.test_console.SoakTest"], {"KVASIR_SOAK_S": str(watch_s)}),
+               "web": ([*node, "tests/web/soak.test.mjs"], {"KVASIR_SOAK_S": str(watch_s)})}
+
+    def run(jobs):
+        for name, (command, more) in jobs.items():
+            if name.startswith(only):
+                status, output, seconds = execute(command, {**env, "PYTHONPATH": integration, **more}, 14400)
+                tally.add(f"soak/{name}", int(status == 0), int(status != 0), seconds, output)
+
+    beside = [threading.Thread(target=run, args=({name: job},)) for name, job in watched.items()]
+    for t in beside:
+        t.start()
+    run(rest)
+    for t in beside:
+        t.join()
 
 
 def fuzz(tally, build, env):
@@ -103,6 +115,7 @@ def main():
     p.add_argument("--build", default="build")
     p.add_argument("--soak", action="store_true", help="the long forms of the tests that have one")
     p.add_argument("--only", default="", metavar="PREFIX", help="with --soak: one of them (disk, crash, console ...)")
+    p.add_argument("--watch-s", type=float, default=1800, metavar="SECONDS", help="with --soak: how long each console is watched")
     p.add_argument("--sanitized", action="store_true", help="unit and integration tests only")
     a = p.parse_args()
     build = os.path.join(ROOT, a.build)
@@ -120,7 +133,8 @@ def main():
     print(f"SmolLM2: {smollm2()}", flush=True)
     print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
     if a.soak:
-        soak(tally, build, env, a.only)
+        soak(tally, build, env, a.only, a.watch_s)
+        print(f"{time.monotonic() - start:.0f} s in all")
         print(f"{tally.passed} passed, {tally.failed} failed")
         return 1 if tally.failed or not tally.passed else 0
     unit(tally, build, env)
