@@ -104,6 +104,16 @@ struct kv_kernels {
     /* label[i] = the c with the least square[c] - 2 x_i · c, ties to the lower, 0 where none compares; x: n rows at x_stride. centroids:
      * [width][k rounded up to 16], channel-major. Each product is one chain of fused steps in ascending channels. */
     void (*nearest)(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label);
+    /* out[i * out_stride + t] = sum over c of weight[i * n_channels + c] times channel pick[c] (NULL: c) of row t, for n_q query rows and whole
+     * blocks. columns: stored values, channel-major in each block: [n_blocks][d][64]. Each sum is one chain of fused steps in ascending c. */
+    void (*column_dots)(enum kv_type row_type, const void *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,
+                        int32_t n_blocks, float *out, size_t out_stride);
+    /* Bit t of mask: x[t] is over `least` or no number; bits from n to the end of the last word are 0. Returns how many are set. */
+    int32_t (*outrank)(const float *x, int32_t n, float least, uint64_t *mask);
+    /* out[i] = q · row[i], as dot; blocks: stored [64][d_head]. */
+    void (*row_dots)(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *q, int32_t d, float *out);
+    /* out[c] = sum over i of weight[i] times channel c of row[i]: one chain of fused steps in ascending i. */
+    void (*row_sum)(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *weight, int32_t d, float *out);
 };
 
 /* The table for this machine: the best of scalar, avx2, avx512, or what KVASIR_ISA names if this machine can run it (the

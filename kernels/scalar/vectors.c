@@ -114,4 +114,8 @@ const struct kv_kernels kv_scalar_kernels = {
     .extrema = scalar_extrema,
     .page_bounds = kv_scalar_page_bounds,
     .nearest = scalar_nearest,
+    .column_dots = kv_scalar_column_dots,
+    .outrank = kv_scalar_outrank,
+    .row_dots = kv_scalar_row_dots,
+    .row_sum = kv_scalar_row_sum,
 };

@@ -280,4 +280,8 @@ const struct kv_kernels kv_avx2_kernels = {
     .extrema = extrema,
     .page_bounds = page_bounds,
     .nearest = nearest,
+    .column_dots = kv_avx2_column_dots,
+    .outrank = kv_avx2_outrank,
+    .row_dots = kv_avx2_row_dots,
+    .row_sum = kv_avx2_row_sum,
 };

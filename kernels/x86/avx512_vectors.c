@@ -238,4 +238,8 @@ const struct kv_kernels kv_avx512_kernels = {
     .extrema = extrema,
     .page_bounds = kv_avx512_page_bounds,
     .nearest = kv_avx512_nearest,
+    .column_dots = kv_avx512_column_dots,
+    .outrank = kv_avx512_outrank,
+    .row_dots = kv_avx512_row_dots,
+    .row_sum = kv_avx512_row_sum,
 };
