@@ -1,7 +1,7 @@
 /* infinigen.c — InfiniGen (0x06): rows ranked by partial logits in a skewed basis, one support per query head.
  *
- * build takes the right singular vectors of the sampled queries (the group's prefill queries; without any, the keys) as the basis A, then
- * int(ρ d) shared columns by Σ (|QA| + |KA|), and keeps those columns of every key. A row is wanted when its partial logit is
+ * build takes the right singular vectors of the sampled queries (the group's prefill queries; without any, keys at even distances) as the basis A,
+ * then int(ρ d) shared columns by Σ (|QA| + |KA|), and keeps those columns of every key, stored as keys are. A row is wanted when its partial logit is
  * over max − alpha; equalise gives every head of the group the mean count; cap_rows is the paper's declared cut, and the
  * ledger's candidates keep the count before it. The newest row is always attended. Ties go to the lower row. The first two layers stay
  * dense. alpha and cap_rows large enough select every row. Widening doubles alpha and cap_rows. While serving, the query is the one that
@@ -10,11 +10,13 @@
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/support.h"
+#include "runtime/selection/top.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { BASIS_KEYS = 1024 }; /* that the basis is taken from where there are no queries */
 enum { PARTIAL_RATIO, ALPHA, CAP_ROWS, EQUALISE, REHEARSE, N_PARAMS };
 const struct kv_param_spec kv_selector_infinigen_params[N_PARAMS] = {
     {"partial_ratio", "float", 0.3, 0.01, 1, "share", "paper: 0.3; code: 0.2", "share of the skewed channels that are rehearsed"},
@@ -31,18 +33,19 @@ struct kv_selector {
     double *basis, *gram; /* [d][d] columns are directions; [d][d] */
     float *direction;     /* [d][d] all directions, one a row */
     float *column;        /* [n_part][d] chosen directions */
-    float *part;          /* [n_part][cap] partial keys, channel-major */
+    void *part;           /* [blocks][n_part][64] partial keys; room for fp32 */
+    float *product;       /* [d][64] of a block's keys and directions */
     float *score;         /* [group][cap] */
     uint64_t *key;        /* [max(cap, d)] */
     double *evidence;     /* [d] */
-    float *row, *turned;  /* [d], [n_part] */
+    float *row, *turned;  /* [d], [group][n_part] */
     int32_t *count;       /* [group] */
 };
 
 static void infinigen_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->basis, s->gram, s->direction, s->column, s->part, s->score, s->key, s->evidence, s->row, s->turned, s->count};
+    void *const owned[] = {s->basis, s->gram, s->direction, s->column, s->part, s->product, s->score, s->key, s->evidence, s->row, s->turned, s->count};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -72,14 +75,15 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     s->gram = calloc(d * d, sizeof *s->gram);
     s->direction = calloc(d * d, sizeof *s->direction);
     s->column = calloc(part * d, sizeof *s->column);
-    s->part = calloc(part * n, sizeof *s->part);
+    s->part = calloc(part * n, sizeof(float));
+    s->product = calloc(d * KV_BLOCK_ROWS, sizeof *s->product);
     s->score = calloc((size_t)group * n, sizeof *s->score);
     s->key = calloc(n > d ? n : d, sizeof *s->key);
     s->evidence = calloc(d, sizeof *s->evidence);
     s->row = calloc(d, sizeof *s->row);
-    s->turned = calloc(part, sizeof *s->turned);
+    s->turned = calloc((size_t)group * part, sizeof *s->turned);
     s->count = calloc((size_t)group, sizeof *s->count);
-    if (!s->basis || !s->gram || !s->direction || !s->column || !s->part || !s->score || !s->key || !s->evidence || !s->row || !s->turned || !s->count) {
+    if (!s->basis || !s->gram || !s->direction || !s->column || !s->part || !s->product || !s->score || !s->key || !s->evidence || !s->row || !s->turned || !s->count) {
         infinigen_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "infinigen", "no memory for the partial keys of %d rows", n_rows_max);
     }
@@ -140,6 +144,20 @@ static void add_evidence(struct kv_selector *s, const float *x)
     for (size_t j = 0; j < d; j++) s->evidence[j] += fabs((double)kv_kernels()->dot(x, s->direction + j * d, s->d_head));
 }
 
+/* Products of rows [from, to) of block b with n directions: product[direction][row]. */
+static void turn_rows(const struct kv_selector *s, const struct kv_rows *rows, int32_t b, int32_t from, int32_t to, const float *direction, int32_t n)
+{
+    struct kv_mat keys = {rows->row_type, to, s->d_head, rows->k[b], (size_t)to * kv_rows_row_bytes(rows)};
+    struct kv_act act = {.n = n, .cols = s->d_head, .f32 = direction};
+    kv_kernels()->matmul(&keys, &act, from / 16 * 16, to, s->product, KV_BLOCK_ROWS);
+}
+
+static int32_t rows_of_block(const struct kv_rows *rows, int32_t b)
+{
+    int32_t left = rows->n_rows - b * KV_BLOCK_ROWS;
+    return left < KV_BLOCK_ROWS ? left : KV_BLOCK_ROWS;
+}
+
 static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, const float *prefill_q, int32_t n_prefill_q)
 {
     size_t d = (size_t)s->d_head;
@@ -147,7 +165,7 @@ static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, co
     memset(s->gram, 0, d * d * sizeof *s->gram);
     memset(s->evidence, 0, d * sizeof *s->evidence);
     for (int64_t i = 0; i < n_q; i++) add_gram(s, prefill_q + (size_t)i * d);
-    for (int32_t i = 0; n_q == 0 && i < rows->n_rows; i++) {
+    for (int32_t i = 0; n_q == 0 && i < rows->n_rows; i += (rows->n_rows - 1) / BASIS_KEYS + 1) {
         kv_rows_key(rows, i, s->row);
         add_gram(s, s->row);
     }
@@ -155,9 +173,11 @@ static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, co
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++) s->direction[j * d + i] = (float)s->basis[i * d + j];
     for (int64_t i = 0; i < n_q; i++) add_evidence(s, prefill_q + (size_t)i * d);
-    for (int32_t i = 0; i < rows->n_rows; i++) {
-        kv_rows_key(rows, i, s->row);
-        add_evidence(s, s->row);
+    for (int32_t b = 0; b < kv_mask_words(rows->n_rows); b++) {
+        int32_t n = rows_of_block(rows, b);
+        turn_rows(s, rows, b, 0, n, s->direction, s->d_head);
+        for (size_t j = 0; j < d; j++)
+            for (int32_t t = 0; t < n; t++) s->evidence[j] += fabs((double)s->product[j * KV_BLOCK_ROWS + (size_t)t]);
     }
     for (size_t j = 0; j < d; j++) s->key[j] = kv_rank_key((float)s->evidence[j], (uint32_t)j);
     kv_rank_sort(s->key, d);
@@ -166,18 +186,17 @@ static void choose_columns(struct kv_selector *s, const struct kv_rows *rows, co
     s->based = true;
 }
 
-static void turn(const struct kv_selector *s, const float *x, float *out)
-{
-    for (int32_t c = 0; c < s->n_part; c++) out[c] = kv_kernels()->dot(x, s->column + (size_t)c * (size_t)s->d_head, s->d_head);
-}
-
 static enum kv_status index_rows(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
 {
+    size_t width = kv_rows_row_bytes(rows) / (size_t)s->d_head;
     if (rows->n_rows > s->cap) return KV_CAPACITY;
-    for (int32_t i = from; i < rows->n_rows; i++) {
-        kv_rows_key(rows, i, s->row);
-        turn(s, s->row, s->turned);
-        for (int32_t c = 0; c < s->n_part; c++) s->part[(size_t)c * (size_t)s->cap + (size_t)i] = s->turned[c];
+    for (int32_t b = from / KV_BLOCK_ROWS; b < kv_mask_words(rows->n_rows); b++) {
+        int32_t to = rows_of_block(rows, b), first = from > b * KV_BLOCK_ROWS ? from - b * KV_BLOCK_ROWS : 0;
+        turn_rows(s, rows, b, first, to, s->column, s->n_part);
+        for (int32_t c = 0; c < s->n_part; c++) {
+            size_t at = ((size_t)b * (size_t)s->n_part + (size_t)c) * KV_BLOCK_ROWS + (size_t)first;
+            kv_kernels()->to_rows(rows->row_type, s->product + c * KV_BLOCK_ROWS + first, to - first, (uint8_t *)s->part + at * width);
+        }
     }
     s->n_rows = rows->n_rows;
     return KV_OK;
@@ -208,17 +227,24 @@ static enum kv_status infinigen_drop(struct kv_selector *s, int32_t to)
 
 static int32_t infinigen_covered(const struct kv_selector *s) { return s->n_rows; }
 
-/* Partial logits of one head, and how many lie over max − alpha; at least one. */
-static int32_t rehearse(struct kv_selector *s, const struct kv_rows *rows, const float *q, double alpha, float *score)
+/* The heads' partial logits. */
+static void rehearse(struct kv_selector *s, const struct kv_rows *rows, const float *q)
 {
-    int32_t n = rows->n_rows, count = 0;
-    float top = -INFINITY;
-    turn(s, q, s->turned);
-    for (int32_t c = 0; c < s->n_part; c++) s->turned[c] *= rows->scale;
-    kv_channel_dots(s->part, (size_t)s->cap, NULL, s->turned, s->n_part, n, score);
-    for (int32_t t = 0; t < n; t++)
-        if (score[t] > top) top = score[t];
-    for (int32_t t = 0; t < n; t++) count += !((double)score[t] <= (double)top - alpha); /* what is not a number is wanted */
+    for (int32_t g = 0; g < s->group; g++)
+        for (int32_t c = 0; c < s->n_part; c++)
+            s->turned[g * s->n_part + c] = rows->scale * kv_kernels()->dot(q + (size_t)g * (size_t)s->d_head, s->column + (size_t)c * (size_t)s->d_head, s->d_head);
+    kv_kernels()->column_dots(rows->row_type, s->part, s->n_part, NULL, s->turned, s->group, s->n_part, kv_mask_words(rows->n_rows), s->score, (size_t)s->cap);
+}
+
+/* Rows over max − alpha; at least one. What is not a number is wanted. */
+static int32_t count_wanted(const float *score, int32_t n, double alpha)
+{
+    uint64_t bits[KV_BLOCK_ROWS];
+    double bar = (double)kv_score_top(score, n) - alpha;
+    float under = (float)bar; /* the largest that is not over the bar */
+    if ((double)under > bar) under = nextafterf(under, -INFINITY);
+    int32_t count = 0, part = KV_BLOCK_ROWS * KV_BLOCK_ROWS;
+    for (int32_t i = 0; i < n; i += part) count += kv_kernels()->outrank(score + i, n - i < part ? n - i : part, under, bits);
     return count > 0 ? count : 1;
 }
 
@@ -230,8 +256,9 @@ static enum kv_status infinigen_query(struct kv_selector *s, const struct kv_row
     if (status != KV_OK || n == 0) return status;
     int64_t cap = (int64_t)s->cap_rows << (widen ? 1 : 0), total = 0;
     double alpha = widen ? 2 * s->alpha : s->alpha;
+    rehearse(s, rows, q);
     for (int32_t g = 0; g < s->group; g++) {
-        s->count[g] = rehearse(s, rows, q + (size_t)g * (size_t)s->d_head, alpha, s->score + (size_t)g * (size_t)s->cap);
+        s->count[g] = count_wanted(s->score + (size_t)g * (size_t)s->cap, n, alpha);
         total += s->count[g];
     }
     for (int32_t g = 0; g < s->group; g++) {
@@ -239,18 +266,14 @@ static enum kv_status infinigen_query(struct kv_selector *s, const struct kv_row
         const float *score = s->score + (size_t)g * (size_t)s->cap;
         int64_t want = s->equalise ? total / s->group : s->count[g];
         if (want > cap) want = cap;
-        for (int32_t t = 0; t < n; t++) s->key[t] = kv_rank_key(score[t], (uint32_t)t);
-        kv_rank_select(s->key, (size_t)n, (size_t)want);
-        for (int64_t i = 0; i < want; i++) {
-            kv_mask_set(mask, (int32_t)kv_rank_index(s->key[i]));
-            kv_trace_choose(ledger, g, (int32_t)kv_rank_index(s->key[i]));
-        }
+        kv_top_rows(score, n, (int32_t)want, s->key, mask);
+        for (int64_t i = 0; ledger->trace && i < want; i++) kv_trace_choose(ledger, g, (int32_t)kv_rank_index(s->key[i]));
         kv_mask_set(mask, n - 1);
         kv_trace_scores(ledger, g, score, n, n);
         ledger->units += (uint64_t)want;
     }
     ledger->candidates = (uint64_t)total;
-    ledger->candidate_bytes = (uint64_t)n * (uint64_t)s->n_part * sizeof(float);
+    ledger->candidate_bytes = (uint64_t)n * (uint64_t)s->n_part * kv_rows_row_bytes(rows) / (uint64_t)s->d_head;
     ledger->selector_macs = (uint64_t)n * (uint64_t)s->n_part * (uint64_t)s->group + (uint64_t)s->group * (uint64_t)s->n_part * (uint64_t)s->d_head;
     ledger->index_bytes = ledger->candidate_bytes + (uint64_t)s->n_part * (uint64_t)s->d_head * sizeof(float);
     kv_ledger_support(ledger, rows, support, n_blocks, NULL);

@@ -2,11 +2,13 @@
  *
  * Channels by Σ|q| over the group, rows by Σ of the group's proxy softmaxes at temperature √(d · coverage). The last local_rows
  * are among the k by an explicit union (the source's "+1"), ties go to the lower index. No dense layers, no sink. k ≥ T selects every
- * row. The index is a channel-major copy of the keys, so that r channels are r contiguous runs; appended as rows are committed.
+ * row. The index is a second copy of the keys as they are stored, channel-major in blocks of 64 rows, so that of every block r runs are read, for all
+ * heads of the group at once; appended as rows are committed.
  * mean_term mixes in the running mean of values (the paper leaves it out under grouped queries). Widening doubles k. */
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/support.h"
+#include "runtime/selection/top.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,12 +25,13 @@ const struct kv_param_spec kv_selector_sparq_params[N_PARAMS] = {
 struct kv_selector {
     int32_t d_head, group, r, k, local_rows, cap_rows, n_rows;
     bool mean_term;
-    float *channel;       /* [d_head][cap_rows] keys, channel-major */
+    void *column;         /* [blocks][d_head][64] keys; room for fp32 */
     double *value_sum;    /* [d_head] over rows 0 … n_rows-1 */
     float *row;           /* [d_head] */
     struct kv_group_score score; /* [cap_rows] */
     uint64_t *key;        /* [max(cap_rows, d_head)] */
-    int32_t *chosen;      /* [d_head] channels of the last query */
+    int32_t *chosen;      /* [d_head] channels of the last query, ascending */
+    float *weight;        /* [group][d_head] the heads' scaled values in them */
     float *own;           /* [group][cap_rows] proxy softmaxes */
     float *attend;        /* states and scratch of estimate */
     int32_t *visible;     /* [group] */
@@ -38,7 +41,7 @@ struct kv_selector {
 static void sparq_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->channel, s->value_sum, s->row, s->score.total, s->score.best, s->key, s->chosen, s->own, s->attend, s->visible};
+    void *const owned[] = {s->column, s->value_sum, s->row, s->score.total, s->score.best, s->key, s->chosen, s->weight, s->own, s->attend, s->visible};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -65,17 +68,18 @@ static enum kv_status sparq_create(const struct kv_params *p, int32_t d_head, in
     sparq_tune(s, p);
     s->mean_term = p->value[MEAN_TERM] != 0;
     size_t scratch = g * (d + 2) + kv_attend_scratch_floats(group, d_head, kv_tree_level(kv_mask_words(n_rows_max)));
-    s->channel = calloc(d * n, sizeof *s->channel);
+    s->column = calloc(d * n, sizeof(float)); /* of half as wide rows only the first half is ever touched */
     s->value_sum = calloc(d, sizeof *s->value_sum);
     s->row = calloc(d, sizeof *s->row);
     s->score.total = calloc(n, sizeof *s->score.total);
     s->score.best = calloc(n, sizeof *s->score.best);
     s->key = calloc(n > d ? n : d, sizeof *s->key);
     s->chosen = calloc(d, sizeof *s->chosen);
+    s->weight = calloc(g * d, sizeof *s->weight);
     s->own = calloc(g * n, sizeof *s->own);
     s->attend = calloc(scratch, sizeof *s->attend);
     s->visible = calloc(g, sizeof *s->visible);
-    if (!s->channel || !s->value_sum || !s->row || !s->score.total || !s->score.best || !s->key || !s->chosen || !s->own || !s->attend || !s->visible) {
+    if (!s->column || !s->value_sum || !s->row || !s->score.total || !s->score.best || !s->key || !s->chosen || !s->weight || !s->own || !s->attend || !s->visible) {
         sparq_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "sparq", "no memory for the channels of %d rows", n_rows_max);
     }
@@ -98,9 +102,10 @@ static enum kv_status sparq_append(struct kv_selector *s, const struct kv_rows *
         for (int32_t i = 0; i < from; i++) add_value(s, rows, i);
     }
     s->dropped = false;
+    size_t row_bytes = kv_rows_row_bytes(rows);
     for (int32_t i = from; i < rows->n_rows; i++) {
-        kv_rows_key(rows, i, s->row);
-        for (int32_t c = 0; c < s->d_head; c++) s->channel[(size_t)c * (size_t)s->cap_rows + (size_t)i] = s->row[c];
+        const uint8_t *key = (const uint8_t *)rows->k[i / KV_BLOCK_ROWS] + (size_t)(i % KV_BLOCK_ROWS) * row_bytes;
+        kv_columns_put(rows->row_type, key, s->d_head, i, s->column);
         if (s->mean_term) add_value(s, rows, i);
     }
     s->n_rows = rows->n_rows;
@@ -129,27 +134,30 @@ static int32_t sparq_covered(const struct kv_selector *s) { return s->n_rows; }
 
 static void choose_channels(struct kv_selector *s, const float *q)
 {
+    uint64_t taken[1024 / 64] = {0};
     for (int32_t c = 0; c < s->d_head; c++) {
         float sum = 0;
         for (int32_t g = 0; g < s->group; g++) sum += fabsf(q[(size_t)g * (size_t)s->d_head + (size_t)c]);
         s->key[c] = kv_rank_key(sum, (uint32_t)c);
     }
     kv_rank_select(s->key, (size_t)s->d_head, (size_t)s->r);
-    kv_rank_sort(s->key, (size_t)s->r);
-    for (int32_t i = 0; i < s->r; i++) s->chosen[i] = (int32_t)kv_rank_index(s->key[i]);
+    for (int32_t i = 0; i < s->r; i++) kv_mask_set(taken, (int32_t)kv_rank_index(s->key[i]));
+    for (int32_t c = 0, i = 0; c < s->d_head; c++)
+        if (kv_mask_has(taken, c)) s->chosen[i++] = c;
 }
 
-/* The head's proxy logits over the committed rows into out. The scale of attention stands for 1/√d at full coverage. */
-static void proxy_logits(struct kv_selector *s, const struct kv_rows *rows, const float *q, float *out)
+/* The heads' proxy logits over the committed rows into own. The scale of attention stands for 1/√d at full coverage. */
+static void proxy_logits(struct kv_selector *s, const struct kv_rows *rows, const float *q)
 {
-    int32_t n = rows->n_rows;
-    double whole = 0, part = 0;
-    for (int32_t c = 0; c < s->d_head; c++) whole += fabs((double)q[c]);
-    for (int32_t i = 0; i < s->r; i++) part += fabs((double)q[s->chosen[i]]);
-    /* A head without energy in the group's channels says nothing about rows. */
-    float scale = part > 0 ? (float)((double)rows->scale / sqrt(part / whole)) : 0;
-    for (int32_t i = 0; i < s->r; i++) s->row[i] = q[s->chosen[i]] * scale;
-    kv_channel_dots(s->channel, (size_t)s->cap_rows, s->chosen, s->row, s->r, n, out);
+    for (int32_t g = 0; g < s->group; g++, q += s->d_head) {
+        double whole = 0, part = 0;
+        for (int32_t c = 0; c < s->d_head; c++) whole += fabs((double)q[c]);
+        for (int32_t i = 0; i < s->r; i++) part += fabs((double)q[s->chosen[i]]);
+        /* A head without energy in the group's channels says nothing about rows. */
+        float scale = part > 0 ? (float)((double)rows->scale / sqrt(part / whole)) : 0;
+        for (int32_t i = 0; i < s->r; i++) s->weight[(size_t)g * (size_t)s->r + (size_t)i] = q[s->chosen[i]] * scale;
+    }
+    kv_kernels()->column_dots(rows->row_type, s->column, s->d_head, s->chosen, s->weight, s->group, s->r, kv_mask_words(rows->n_rows), s->own, (size_t)s->cap_rows);
 }
 
 /* α: the share of the head's proxy softmax that lies on the mask's rows; 1 when they are all rows. */
@@ -173,15 +181,10 @@ static enum kv_status sparq_query(struct kv_selector *s, const struct kv_rows *r
     int32_t k = want < n ? (int32_t)want : n, local = s->local_rows < k ? s->local_rows : k, far = n - local;
     size_t d = (size_t)s->d_head;
     choose_channels(s, q);
+    proxy_logits(s, rows, q);
     kv_group_score_open(&s->score, n);
-    for (int32_t g = 0; g < s->group; g++) {
-        float *own = s->own + (size_t)g * (size_t)s->cap_rows;
-        proxy_logits(s, rows, q + (size_t)g * d, own);
-        kv_group_score_add(&s->score, own, n);
-    }
-    for (int32_t t = 0; t < far; t++) s->key[t] = kv_rank_key(kv_group_score_at(&s->score, t), (uint32_t)t);
-    kv_rank_select(s->key, (size_t)far, (size_t)(k - local));
-    for (int32_t i = 0; i < k - local; i++) kv_mask_set(support, (int32_t)kv_rank_index(s->key[i]));
+    for (int32_t g = 0; g < s->group; g++) kv_group_score_add(&s->score, s->own + (size_t)g * (size_t)s->cap_rows, n);
+    kv_top_rows(kv_group_score_all(&s->score, n), far, k - local, s->key, support);
     kv_mask_set_range(support, far, n);
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;

@@ -69,73 +69,70 @@ void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit)
     if (t && unit < t->cap_units) t->score[(size_t)g * (size_t)t->cap_units + (size_t)unit] = NAN;
 }
 
-/* Each row's sum is its own chain in ascending channels, without contraction: wider vectors change no bit. */
-static inline __attribute__((always_inline)) void channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight,
-                                                               int32_t n_channels, int32_t n_rows, float *out)
+void kv_columns_put(enum kv_type row_type, const void *row, int32_t d, int32_t at, void *columns)
 {
-    for (int32_t first = 0; first < n_rows; first += KV_BLOCK_ROWS) {
-        float sum[KV_BLOCK_ROWS] = {0}; /* a constant length, so that the compiler keeps it in vectors */
-        for (int32_t i = 0; i < n_channels; i++) {
-            const float *k = channel + (size_t)(pick ? pick[i] : i) * stride + (size_t)first;
-            for (int32_t t = 0; t < KV_BLOCK_ROWS; t++) sum[t] += weight[i] * k[t];
-        }
-        memcpy(out + first, sum, sizeof sum);
-    }
+    size_t block = (size_t)(at / KV_BLOCK_ROWS) * (size_t)d * KV_BLOCK_ROWS, t = (size_t)(at % KV_BLOCK_ROWS);
+    if (row_type == KV_F32)
+        for (int32_t c = 0; c < d; c++) ((float *)columns)[block + (size_t)c * KV_BLOCK_ROWS + t] = ((const float *)row)[c];
+    else
+        for (int32_t c = 0; c < d; c++) ((uint16_t *)columns)[block + (size_t)c * KV_BLOCK_ROWS + t] = ((const uint16_t *)row)[c];
 }
 
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static void channel_dots_avx2(const float *channel, size_t stride, const int32_t *pick, const float *weight,
-                                                              int32_t n_channels, int32_t n_rows, float *out)
-{
-    channel_dots(channel, stride, pick, weight, n_channels, n_rows, out);
-}
+struct extent {
+    float least, top;
+};
 
-__attribute__((target("avx512f,prefer-vector-width=512"))) static void channel_dots_avx512(const float *channel, size_t stride, const int32_t *pick,
-                                                                                          const float *weight, int32_t n_channels, int32_t n_rows, float *out)
+/* Whole blocks of 64 rows here and below, whose constant length the compiler keeps in vectors. What is not a number is passed over. */
+static inline __attribute__((always_inline)) struct extent extent_of(const float *x, int32_t n)
 {
-    channel_dots(channel, stride, pick, weight, n_channels, n_rows, out);
-}
-#endif
-
-void kv_channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight, int32_t n_channels, int32_t n_rows, float *out)
-{
-#if defined(__x86_64__)
-    const char *isa = kv_kernels()->isa;
-    if (!strcmp(isa, "avx512")) return channel_dots_avx512(channel, stride, pick, weight, n_channels, n_rows, out);
-    if (!strcmp(isa, "avx2")) return channel_dots_avx2(channel, stride, pick, weight, n_channels, n_rows, out);
-#endif
-    channel_dots(channel, stride, pick, weight, n_channels, n_rows, out);
+    enum { B = KV_BLOCK_ROWS };
+    int32_t whole = n / B * B;
+    float most[B], fewest[B];
+    struct extent e = {INFINITY, -INFINITY};
+    for (int32_t t = 0; t < B; t++) most[t] = -INFINITY, fewest[t] = INFINITY;
+    for (int32_t i = 0; i < whole; i += B)
+        for (int32_t t = 0; t < B; t++) most[t] = x[i + t] > most[t] ? x[i + t] : most[t], fewest[t] = x[i + t] < fewest[t] ? x[i + t] : fewest[t];
+    for (int32_t i = whole; i < n; i++) most[i - whole] = x[i] > most[i - whole] ? x[i] : most[i - whole], fewest[i - whole] = x[i] < fewest[i - whole] ? x[i] : fewest[i - whole];
+    for (int32_t t = 0; t < B; t++) e.top = most[t] > e.top ? most[t] : e.top, e.least = fewest[t] < e.least ? fewest[t] : e.least;
+    return e;
 }
 
 void kv_group_score_open(struct kv_group_score *s, int32_t n)
 {
+    s->kept = false;
     for (int32_t i = 0; i < n; i++) s->total[i] = 0, s->best[i] = -INFINITY;
 }
 
-/* Whole blocks of 64 rows, whose constant length the compiler keeps in vectors; sums in 64 chains, added in order. */
+/* Sums in 64 chains, added in order; the part in work stays in the nearest cache. */
 static inline __attribute__((always_inline)) void score_add(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n, void (*exponential)(const float *, int32_t, float *))
 {
-    enum { B = KV_BLOCK_ROWS };
-    int32_t whole = n / B * B;
-    float most[B], top = -INFINITY;
+    enum { B = KV_BLOCK_ROWS, PART = 16 * B };
+    const struct extent e = extent_of(logit, n);
+    const float top = e.top, narrow = 50; /* logits no wider apart leave none of 2^26 rows a share under 1e-30 */
+    const bool kept = top - e.least <= narrow;
     double chain[B] = {0}, sum = 0;
-    for (int32_t t = 0; t < B; t++) most[t] = -INFINITY;
-    for (int32_t i = 0; i < whole; i += B)
-        for (int32_t t = 0; t < B; t++) most[t] = logit[i + t] > most[t] ? logit[i + t] : most[t];
-    for (int32_t i = whole; i < n; i++) most[i - whole] = logit[i] > most[i - whole] ? logit[i] : most[i - whole];
-    for (int32_t t = 0; t < B; t++) top = most[t] > top ? most[t] : top;
-    for (int32_t i = 0; i < whole; i += B)
-        for (int32_t t = 0; t < B; t++) logit[i + t] -= top, s->best[i + t] = logit[i + t] > s->best[i + t] ? logit[i + t] : s->best[i + t];
-    for (int32_t i = whole; i < n; i++) logit[i] -= top, s->best[i] = logit[i] > s->best[i] ? logit[i] : s->best[i];
-    exponential(logit, n, logit);
-    for (int32_t i = 0; i < whole; i += B)
-        for (int32_t t = 0; t < B; t++) chain[t] += times ? (double)times[i + t] * (double)logit[i + t] : (double)logit[i + t];
-    for (int32_t i = whole; i < n; i++) chain[i - whole] += times ? (double)times[i] * (double)logit[i] : (double)logit[i];
+    for (int32_t first = 0; first < n; first += PART) {
+        int32_t rows = n - first < PART ? n - first : PART, whole = rows / B * B;
+        float *x = logit + first, *best = s->best + first;
+        for (int32_t i = 0; i < whole; i += B)
+            for (int32_t t = 0; t < B; t++) x[i + t] -= top;
+        for (int32_t i = whole; i < rows; i++) x[i] -= top;
+        for (int32_t i = 0; i < whole && !kept; i += B)
+            for (int32_t t = 0; t < B; t++) best[i + t] = x[i + t] > best[i + t] ? x[i + t] : best[i + t];
+        for (int32_t i = whole; i < rows && !kept; i++) best[i] = x[i] > best[i] ? x[i] : best[i];
+        exponential(x, rows, x);
+        const int32_t *of = times ? times + first : NULL;
+        for (int32_t i = 0; i < whole; i += B)
+            for (int32_t t = 0; t < B; t++) chain[t] += of ? (double)of[i + t] * (double)x[i + t] : (double)x[i + t];
+        for (int32_t i = whole; i < rows; i++) chain[i - whole] += of ? (double)of[i] * (double)x[i] : (double)x[i];
+    }
     for (int32_t t = 0; t < B; t++) sum += chain[t];
     float share = (float)(1 / sum);
+    int32_t whole = n / B * B;
     for (int32_t i = 0; i < whole; i += B)
         for (int32_t t = 0; t < B; t++) logit[i + t] *= share, s->total[i + t] += logit[i + t];
     for (int32_t i = whole; i < n; i++) s->total[i] += logit[i] *= share;
+    s->kept |= kept;
 }
 
 #if defined(__x86_64__)
@@ -143,6 +140,8 @@ __attribute__((target("avx512f,prefer-vector-width=512"))) static void score_add
 {
     score_add(s, logit, times, n, exponential);
 }
+
+__attribute__((target("avx512f,prefer-vector-width=512"))) static struct extent extent_avx512(const float *x, int32_t n) { return extent_of(x, n); }
 #endif
 
 void kv_group_score_add_times(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n)
@@ -154,6 +153,21 @@ void kv_group_score_add_times(struct kv_group_score *s, float *logit, const int3
 }
 
 void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n) { kv_group_score_add_times(s, logit, NULL, n); }
+
+const float *kv_group_score_all(struct kv_group_score *s, int32_t n)
+{
+    if (s->kept) return s->total;
+    for (int32_t i = 0; i < n; i++) s->best[i] = kv_group_score_at(s, i);
+    return s->best;
+}
+
+float kv_score_top(const float *x, int32_t n)
+{
+#if defined(__x86_64__)
+    if (!strcmp(kv_kernels()->isa, "avx512")) return extent_avx512(x, n).top;
+#endif
+    return extent_of(x, n).top;
+}
 
 static void row_of(const struct kv_rows *rows, const void *const *blocks, int32_t row, float *out)
 {

@@ -28,20 +28,23 @@ void kv_trace_scores(struct kv_ledger *ledger, int32_t g, const float *score, in
 
 void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit);
 
-/* out[t] = Σ over i of weight[i] · channel[pick[i] · stride + t]: partial products of every row from channel-major keys. pick NULL: 0, 1, …
- * Works in whole blocks of 64 rows: stride and out are rounded up to 64 by the caller (kv_mask_words(n) * 64). */
-void kv_channel_dots(const float *channel, size_t stride, const int32_t *pick, const float *weight, int32_t n_channels, int32_t n_rows, float *out);
+/* Puts a stored row of d values at place `at` of columns [blocks][d][64], as kv_kernels()->column_dots reads them. */
+void kv_columns_put(enum kv_type row_type, const void *row, int32_t d, int32_t at, void *columns);
+float kv_score_top(const float *x, int32_t n); /* the largest that is a number; -INFINITY: none */
 
 /* Ranking by the sum of a group's softmaxes. */
 struct kv_group_score { /* arrays [n], owned by the caller */
     float *total; /* sum of softmaxes; zero it before the first head */
-    float *best;  /* largest logit below its head's maximum; -INFINITY before the first head */
+    float *best;  /* largest logit below its head's maximum, of heads whose logits lie wide apart */
+    bool kept;    /* some head's do not: no sum is rounded away */
 };
 void kv_group_score_open(struct kv_group_score *s, int32_t n);
 /* Turns one head's logits into their softmax and adds it. */
 void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n);
 /* The same where entry i stands for times[i] rows. */
 void kv_group_score_add_times(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n);
+/* kv_group_score_at of all rows; replaces best. Valid until the next head. */
+const float *kv_group_score_all(struct kv_group_score *s, int32_t n);
 /* The sum; for rows whose sum fp32 rounds away, what keeps them in order below all others. */
 static inline float kv_group_score_at(const struct kv_group_score *s, int32_t i)
 {
