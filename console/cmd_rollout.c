@@ -175,42 +175,19 @@ static void print_rollback(const json_t *b)
     printf("unsent: %.0f tokens published before the fence are still on their way\n", json_number_value(json_object_get(b, "unsent_tokens")));
 }
 
-/* Sends a write based on the rollout as it was read. A verb that only stops is sent again when the release policy moved the rollout in between: a pause
- * must not be lost to an advance. Every other verb is the operator's to look at again. */
-static int send_write(const struct kv_cli *cli, const struct kv_verb *verb, const char *path, const json_t *body, const json_t *rollout, json_t **answer)
-{
-    const char *id = json_string_value(json_object_get(rollout, "id"));
-    bool stops = !strcmp(verb->name, "pause") || !strcmp(verb->name, "abort");
-    json_int_t version = json_integer_value(json_object_get(rollout, "version"));
-    for (int tries = 0;; tries++) {
-        struct kv_reply r;
-        char text[32];
-        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, version);
-        int status = kv_client_call(cli, verb->method, path, body, strcmp(verb->name, "rollback") ? text : NULL, &r);
-        if (!status) return *answer = r.body, status;
-        json_decref(r.body);
-        json_t *now = NULL;
-        if (r.http != 412 || !stops || tries == 3 || pick_rollout(cli, id, &now)) {
-            if (r.error[0]) fprintf(stderr, "kvasir: %s\n", r.error);
-            return status;
-        }
-        version = json_integer_value(json_object_get(now, "version"));
-        json_decref(now);
-    }
-}
-
 static int act(const struct kv_cli *cli, const struct kv_verb *verb, const struct options *o)
 {
     json_t *rollout = NULL, *answer = NULL, *body = NULL;
     int status = pick_rollout(cli, o->id, &rollout);
     if (status) return status;
     const char *id = json_string_value(json_object_get(rollout, "id"));
-    char path[256];
+    char path[256], version[32];
     snprintf(path, sizeof path, "/api/v1/rollouts/%s/%s", id ? id : "", verb->name);
     body = o->number ? json_pack("{s:s, s:f}", "reason", o->reason ? o->reason : "", "fraction", o->fraction)
                      : json_pack("{s:s}", "reason", o->reason ? o->reason : "");
     int write = strcmp(verb->method, "GET");
-    status = write ? send_write(cli, verb, path, body, rollout, &answer) : kv_client_do(cli, verb->method, path, NULL, NULL, &answer);
+    snprintf(version, sizeof version, "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(rollout, "version")));
+    status = kv_client_do(cli, verb->method, path, write ? body : NULL, write && strcmp(verb->name, "rollback") ? version : NULL, &answer);
     if (status) goto done;
     const json_t *back = json_object_get(answer, "rollback"), *now = json_object_get(answer, "rollout");
     if (!now) now = answer;

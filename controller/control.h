@@ -112,7 +112,8 @@ enum kv_status kv_control_drill(struct kv_control *c, uint64_t rollout, enum kv_
 /* The last result of each, in the order of drills.def; *rollout 0 becomes the one meant. */
 enum kv_status kv_control_drills(struct kv_control *c, uint64_t *rollout, struct kv_drill_result out[KV_DRILLS], struct kv_error *err);
 
-/* --- verbs. actor: "operator:NAME". version: the one the caller saw (0: not checked); VERSION_CONFLICT otherwise. */
+/* --- verbs. actor: "operator:NAME". version: the one the caller saw (0: not checked); VERSION_CONFLICT when the rollout moved on since
+ * and the verb depends on where it stands; for approve, resume and unfreeze only when a person changed it since, for what stops never. */
 struct kv_rollout_request {
     const char *name, *pipeline;
     struct kv_params params;       /* kv_params_default, then kv_params_set */

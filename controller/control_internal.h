@@ -18,6 +18,7 @@ struct entry {
     struct kv_rollout r;
     struct kv_gate_result gates[KV_MAX_GATES];
     int32_t n_gates;
+    uint64_t by_hand; /* the version a person left behind last; later ones are the release policy's */
 };
 
 struct unrecorded { /* a move that was made before it could be written down */

@@ -110,6 +110,7 @@ enum kv_status kv_control_resume(struct kv_control *c, const struct kv_intent_re
         if (!e) st = kv_fail(err, KV_OUT_OF_MEMORY, "control", "memory could not be had");
         if (!e) break;
         e->r = all[i];
+        e->by_hand = e->r.version; /* by whom is not known any more */
         kv_store_load_gates(c->store, e->r.id, e->gates, &e->n_gates, NULL);
         c->rollout[c->n_rollouts++] = e;
         if (e->r.live) live = e;

@@ -175,6 +175,25 @@ static enum kv_status change_record(struct kv_control *c, uint64_t rollout, enum
     return st;
 }
 
+/* Whether what the caller saw is too old to act on. The release policy moves rollouts while people look at them: a pause or an approval then still means
+ * what it meant, an advance or a ramp does not. What only stops is never too old. */
+static bool outdated(const struct entry *e, enum kv_verb v, uint64_t version)
+{
+    if (version > e->r.version) return true;
+    switch (v) {
+    case KV_VERB_pause:
+    case KV_VERB_abort:
+    case KV_VERB_freeze:
+        return false;
+    case KV_VERB_approve:
+    case KV_VERB_resume:
+    case KV_VERB_unfreeze:
+        return version < e->by_hand;
+    default:
+        return version != e->r.version;
+    }
+}
+
 static enum kv_status check_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, const char *reason, const char *actor, struct kv_error *err)
 {
     pthread_mutex_lock(&c->state);
@@ -183,7 +202,7 @@ static enum kv_status check_verb(struct kv_control *c, uint64_t rollout, enum kv
     struct kv_release_facts f;
     if (!e) st = kv_fail(err, KV_NOT_FOUND, "rollout", "there is no such rollout");
     else if (v == KV_VERB_breakglass && !(reason && *reason)) st = kv_fail(err, KV_BAD_ARGUMENT, "reason", "breaking the glass needs a reason");
-    else if (version && version != e->r.version) {
+    else if (version && outdated(e, v, version)) {
         st = kv_fail(err, KV_VERSION_CONFLICT, "If-Match", "the rollout is at version %llu now", (unsigned long long)e->r.version);
         kv_hint(err, "look at it again, then repeat");
     } else {
@@ -293,6 +312,10 @@ enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_v
         default:
             st = kv_fail(err, KV_UNSUPPORTED, kv_verb_name(v), "%s is no change of a rollout", kv_verb_name(v));
         }
+    pthread_mutex_lock(&c->state);
+    struct entry *e = kv_control_entry(c, rollout);
+    if (st == KV_OK && e) e->by_hand = e->r.version;
+    pthread_mutex_unlock(&c->state);
     kv_control_end(c);
     return st;
 }

@@ -368,6 +368,32 @@ START_TEST(a_rollback_beats_a_pending_advance)
 }
 END_TEST
 
+/* A rollout moves while people look at it: what they asked holds, unless it depends on where the rollout stands, or another person was there. */
+START_TEST(an_advance_in_between_takes_nobodys_click)
+{
+    uint64_t id = create("quest"), off = view(id)->r.version;
+    struct kv_error err;
+    run(2, 0.01, true, 1);
+    uint64_t shadow = view(id)->r.version;
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_SHADOW);
+    ck_assert_uint_gt(shadow, off);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_skip, off, 0, "", "operator:x", NULL, &err), KV_VERSION_CONFLICT);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_advance, off, 0, "", "operator:x", NULL, &err), KV_VERSION_CONFLICT);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_approve, off, 0, "", "operator:x", NULL, &err), KV_OK);
+    ck_assert_str_eq(view(id)->r.approver, "operator:x");
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_approve, off, 0, "", "operator:y", NULL, &err), KV_VERSION_CONFLICT); /* somebody was there before */
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_pause, off, 0, "", "operator:y", NULL, &err), KV_OK);
+    ck_assert(view(id)->r.paused);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_resume, off, 0, "", "operator:x", NULL, &err), KV_VERSION_CONFLICT);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_pause, view(id)->r.version + 1, 0, "", "operator:x", NULL, &err), KV_VERSION_CONFLICT); /* never was */
+    stop();
+    start(); /* who made a version is not known any more */
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_resume, shadow, 0, "", "operator:x", NULL, &err), KV_VERSION_CONFLICT);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_abort, off, 0, "", "operator:x", NULL, &err), KV_OK);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_EXACT_BASELINE);
+}
+END_TEST
+
 START_TEST(pause_skip_ramp_freeze)
 {
     uint64_t id = create("quest");
@@ -693,6 +719,7 @@ Suite *suite_control(void)
     tcase_add_test(t, the_engines_own_counts_fall_back);
     tcase_add_test(t, a_rollback_is_fenced_durable_and_recorded);
     tcase_add_test(t, a_rollback_beats_a_pending_advance);
+    tcase_add_test(t, an_advance_in_between_takes_nobodys_click);
     tcase_add_test(t, pause_skip_ramp_freeze);
     tcase_add_test(t, one_rollout_is_live_and_full_makes_room);
     tcase_add_test(t, a_restart_resumes_the_stage);
