@@ -246,21 +246,30 @@ static int compare_rows(const void *x, const void *y, void *ctx)
     return o->sign * strcmp(a, b);
 }
 
+/* What the row shows; and by six letters or more, so that no digest passes by chance, what no column has room for: a trace, a session, a digest. */
+static int passes(const struct kv_table *t, json_t *row, const char *filter)
+{
+    const char *key;
+    json_t *value;
+    for (const struct kv_column *c = t->column; c->title; c++) {
+        char text[256];
+        kv_cell_text(row, c, 1, text, sizeof text);
+        if (strcasestr(text, filter)) return 1;
+    }
+    if (strlen(filter) < 6) return 0;
+    json_object_foreach(row, key, value)
+        if (json_is_string(value) && strcasestr(json_string_value(value), filter)) return 1;
+    return 0;
+}
+
 size_t kv_app_rows(const struct kv_app *a, enum kv_view v, const json_t **out, size_t cap)
 {
     const struct kv_table *t = kv_view_table(v);
     size_t n = 0, i;
     json_t *row;
     if (!t) return 0;
-    json_array_foreach(json_object_get(a->list[v], t->array), i, row) {
-        int shown = !a->filter[v][0];
-        for (const struct kv_column *c = t->column; !shown && c->title; c++) {
-            char text[256];
-            kv_cell_text(row, c, 1, text, sizeof text);
-            shown = strcasestr(text, a->filter[v]) != NULL;
-        }
-        if (shown && n < cap) out[n++] = row;
-    }
+    json_array_foreach(json_object_get(a->list[v], t->array), i, row)
+        if (n < cap && (!a->filter[v][0] || passes(t, row, a->filter[v]))) out[n++] = row;
     if (a->sort[v]) {
         struct order o = {&t->column[a->sort[v] - 1], a->descending[v] ? -1 : 1};
         qsort_r(out, n, sizeof *out, compare_rows, &o);

@@ -113,6 +113,34 @@ test('what takes over a second shows as a bar with its percent, in every place',
   await page.context().close();
 });
 
+test('a request is found by its trace, pasted as it stands in a header, and by time', async () => {
+  const trace = '4bf92f3577b34da6a3ce929d0e0e4736';
+  const parent = `00-${trace}-00f067aa0ba902b7-01`;
+  for (const headers of [{ traceparent: parent }, {}])
+    await (await fetch(`${daemon.url}/v1/completions`, { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify({ prompt: 'a', max_tokens: 1 }) })).arrayBuffer();
+  await until('receipted', async () => (await daemon.api(`receipts?trace=${trace}`)).receipts.length === 1);
+  const page = await open(browser, `${daemon.url}/#/receipts`);
+  const rows = page.locator('main tbody tr');
+  await until('others too', async () => (await rows.count()) > 1);
+  await page.getByRole('searchbox', { name: 'trace' }).fill(` ${parent.toUpperCase()} `);
+  await page.keyboard.press('Enter');
+  await until('the one', async () => (await rows.count()) === 1);
+  assert.equal(new URL(page.url()).hash, `#/receipts?trace=${trace}`);
+  await rows.getByRole('link').first().click();
+  await page.getByRole('link', { name: trace }).click();
+  await until('back at the one', async () => (await rows.count()) === 1);
+  await page.getByRole('searchbox', { name: 'trace' }).fill('4bf9');
+  await page.keyboard.press('Enter');
+  await page.getByText(/32 hexadecimal digits/).first().waitFor();
+  await page.getByRole('button', { name: 'Clear' }).click();
+  await until('all of them', async () => (await rows.count()) > 1);
+  await page.getByRole('searchbox', { name: 'until' }).fill('2020-01-01');
+  await page.keyboard.press('Enter');
+  await page.getByText('No receipt matches.').waitFor();
+  assert.deepEqual(page.complaints.filter((c) => !/400 \(/.test(c)), []);
+  await page.context().close();
+});
+
 test('a daemon that still loads its model says how far it is, and the page goes on by itself', async () => {
   const starting = { status: 503, contentType: 'application/json', body: JSON.stringify({ error: { code: 'DRAINING', message: 'the server is still starting' } }) };
   const load = { tasks: [{ id: 't_1', kind: 'load', what: 'large.gguf', done: 450, total: 1000, unit: 'permille', since: '2026-01-01T00:00:00Z', seconds: 3 }] };

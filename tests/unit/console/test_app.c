@@ -541,6 +541,20 @@ START_TEST(filter_narrows_and_escape_clears)
 }
 END_TEST
 
+START_TEST(a_trace_is_found_although_no_column_shows_it)
+{
+    const json_t *rows[4];
+    kv_app_list(&app, KV_VIEW_RECEIPTS, json_pack("{s:[{s:i, s:s}, {s:i, s:s, s:s}]}", "receipts", "id", 2, "kind", "REQUEST", "id", 1, "kind", "REQUEST", "trace", "4bf92f3577b34da6a3ce929d0e0e4736"));
+    kv_app_key(&app, '2');
+    kv_app_key(&app, '/');
+    for (const char *s = "4bf92"; *s; s++) kv_app_key(&app, *s);
+    ck_assert_uint_eq(kv_app_rows(&app, KV_VIEW_RECEIPTS, rows, 4), 0); /* too short to mean a digest */
+    kv_app_key(&app, 'f');
+    ck_assert_uint_eq(kv_app_rows(&app, KV_VIEW_RECEIPTS, rows, 4), 1);
+    ck_assert_int_eq(json_integer_value(json_object_get(rows[0], "id")), 1);
+}
+END_TEST
+
 START_TEST(frozen_screen_holds_still)
 {
     kv_app_key(&app, 'Z');
@@ -619,6 +633,7 @@ Suite *suite_app(void)
     tcase_add_test(t, refused_verbs_say_why);
     tcase_add_test(t, failure_leads_to_its_receipt_in_two_keys);
     tcase_add_test(t, filter_narrows_and_escape_clears);
+    tcase_add_test(t, a_trace_is_found_although_no_column_shows_it);
     tcase_add_test(t, a_receipt_leads_to_all_it_rests_on_and_back);
     tcase_add_test(t, a_policy_is_edited_compared_and_activated_in_three_keys_beside_the_edit);
     tcase_add_test(t, each_job_takes_as_few_keys_as_promised);

@@ -10,7 +10,8 @@ import { go } from '../router.js';
 import { chainGraph } from './chain.js';
 import { faultsCard } from './faults.js';
 
-const FILTERS = ['kind', 'reason', 'rollout', 'request', 'session', 'tenant'];
+const FILTERS = ['kind', 'reason', 'rollout', 'request', 'session', 'tenant', 'trace', 'policy', 'chunk', 'since', 'until'];
+const TITLES = { trace: 'trace id or traceparent', policy: 'digest, six digits or more', chunk: 'digest, six digits or more', since: 'UTC, 2026-01-31T10:20:30Z', until: 'UTC, 2026-01-31T10:20:30Z' };
 const PAGE_ROWS = 50;
 const FRESH_MS = 30000;
 const HURRY_MS = 1000;
@@ -49,6 +50,9 @@ function suggestions(rows) {
   ];
 }
 
+// Traces are copied out of headers and other programs' pages, with more around them and in any case.
+const cleaned = (name, value) => (name === 'trace' ? (/(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])/i.exec(value)?.[0] ?? value).toLowerCase() : value);
+
 function filterForm(q, rows) {
   const set = (name, value) => {
     const next = new URLSearchParams(q);
@@ -72,7 +76,8 @@ function filterForm(q, rows) {
           autocomplete: 'off',
           spellcheck: 'false',
           list: `${name}s`,
-          onchange: (e) => set(name, e.target.value.trim()),
+          title: TITLES[name],
+          onchange: (e) => set(name, cleaned(name, e.target.value.trim())),
         }),
       ),
     ),
@@ -81,7 +86,11 @@ function filterForm(q, rows) {
   );
 }
 
-const matches = (row, q) => FILTERS.every((f) => !q.get(f) || String(row[f]) === q.get(f));
+const passes = (row, f, wanted) =>
+  f === 'policy' || f === 'chunk'
+    ? String(row.digest).startsWith(wanted)
+    : f === 'since' || f === 'until' || String(row[f]) === wanted; // the server has read these; what is newer than its answer is since, and until ends it
+const matches = (row, q) => FILTERS.every((f) => !q.get(f) || passes(row, f, q.get(f)));
 
 const columns = [
   { head: 'receipt', cell: (r) => link('receipts', r.id) },
@@ -98,7 +107,7 @@ const columns = [
 function listView(q) {
   const ask = new URLSearchParams([...q].filter(([k]) => FILTERS.includes(k) || k === 'before'));
   ask.set('limit', PAGE_ROWS);
-  const follows = !q.has('before');
+  const follows = !q.has('before') && !q.get('until');
   const page = resource(`receipts?${ask}`, follows ? FRESH_MS : Infinity);
   const top = page.data?.receipts[0]?.id ?? Infinity;
   const fresh = follows ? state.receipts.filter((r) => r.id > top && matches(r, q)) : [];
@@ -178,6 +187,7 @@ function one(id) {
               ['rollout', link('rollouts', r.rollout)],
               ['epoch', number(r.epoch)],
               ['tenant', r.tenant || null],
+              ['trace', r.trace ? h('a', { href: `#/receipts?trace=${r.trace}` }, r.trace) : null],
               ['session', r.session ? h('a', { href: `#/receipts?session=${encodeURIComponent(r.session)}` }, r.session) : null],
               ['tokens', number(r.tokens)],
               ['rows', r.rows_total ? `${number(r.rows)} of ${number(r.rows_total)}` : number(r.rows)],
