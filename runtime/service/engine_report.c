@@ -144,7 +144,7 @@ static void host_stats(const struct kv_engine *e, struct kv_tier_stats *out)
     struct kv_arena_stats a;
     uint64_t block = (uint64_t)e->weights->n_layers * kv_slab_bytes(KV_ROW_TYPE, e->weights->n_kv_heads, e->weights->d_head), staging = e->saving_bytes, moving = e->saving_bytes > 0;
     kv_arena_stats(e->arena, &a);
-    if (e->ahead.bytes) staging += (uint64_t)(e->ahead.turn->end - e->ahead.turn->first) * block, moving++;
+    if (e->ahead.bytes) staging += (uint64_t)(e->ahead.turn->asked - e->ahead.turn->first) * block, moving++;
     for (int32_t i = 0; i < e->n_live; i++) {
         const struct kv_turn *t = e->live[i]->turn;
         if (t && atomic_load(&t->phase) == KV_TURN_READING) staging += (uint64_t)(t->asked - t->first) * block, moving++;

@@ -246,9 +246,17 @@ static ssize_t slow_pread(int fd, void *buf, size_t n, off_t at)
     return failing_pread(fd, buf, n, at);
 }
 
+/* On the decode thread, whose figure it is: compute slower than the disk on any machine, so that it begins with the first layer read. */
+static void slow_rows(struct run *r, int32_t position)
+{
+    (void)position;
+    ((struct kv_engine *)r->ctx)->us_per_row = 2000;
+}
+
 /* The new turn's prefill runs while later layers are still being read; the second time their read fails under it and the step is thrown away. */
 START_TEST(prefill_runs_under_the_read)
 {
+    static struct run warm;
     struct run *r = calloc(2, sizeof *r);
     struct kv_disk_io io = kv_disk_io_system;
     io.pread = slow_pread;
@@ -257,9 +265,10 @@ START_TEST(prefill_runs_under_the_read)
     for (int fails = 0; fails < 2; fails++) {
         atomic_store(&reads_left, 1 << 30);
         struct kv_engine *e = engine_with(256 << 20, &io);
-        pthread_mutex_lock(&e->lock); /* statistics are made of it */
-        e->us_per_row = 1000; /* compute slower than the disk on any machine, so that it begins with the first layer read */
-        pthread_mutex_unlock(&e->lock);
+        run_init(&warm, 7, 20, 1);
+        warm.at = slow_rows;
+        warm.ctx = e;
+        run_all(e, &warm);
         /* A read a slab: the last layer's are left out. */
         int all = (HISTORY / 64) * kv_model_info(demo_model())->n_layers;
         if (fails) atomic_store(&reads_left, all - 3);
