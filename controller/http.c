@@ -1,15 +1,15 @@
 /* http.c — one server over libmicrohttpd: binding, connection bounds, request bodies, routing.
  *
  * A thread serves one connection, so that handlers and streams may wait. What bounds it: the number of connections, the
- * body's size, idle time, and a guard thread that shuts connections down whose request does not arrive in time. */
+ * head's and the body's size, idle time, and the time in which a request must have arrived. */
 #include "controller/http.h"
+#include "controller/http_connections.h"
 #include "controller/trace_context.h"
 
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-struct connection { /* one open connection, for the guard */
-    struct connection *next, *prev;
-    int fd;
-    int64_t deadline_us; /* when its request must have arrived; 0 while a request is served */
-};
+/* What a request's head may have, and what libmicrohttpd keeps of it: it answers what is larger than the second by itself, with a page of HTML. */
+enum { HEAD_BYTES = 32 << 10, POOL_BYTES = 3 * HEAD_BYTES };
 
 struct kv_http {
     struct MHD_Daemon *daemon;
@@ -36,12 +33,7 @@ struct kv_http {
     char address[300];
     int listener;
     _Atomic bool stopping;
-    _Atomic int open;
-    pthread_mutex_t lock; /* guards the list and stop */
-    pthread_cond_t wake;
-    struct connection list;
-    bool guard_runs;
-    pthread_t guard;
+    struct kv_connections *connections;
     char *certificate, *key;
 };
 
@@ -69,7 +61,7 @@ const char *kv_http_address(const struct kv_http *h)
 
 int kv_http_connections(const struct kv_http *h)
 {
-    return h->open;
+    return kv_connections_count(h->connections);
 }
 
 bool kv_http_stopping(const struct kv_http *h)
@@ -107,61 +99,21 @@ bool kv_http_client_gone(const struct kv_http_request *r)
     return p.fd < 0 || (poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)));
 }
 
-/* ---------------------------------------------------------------- the guard */
+/* ---------------------------------------------------------------- connections */
 
-static void set_deadline(struct kv_http *h, struct MHD_Connection *mc, int64_t wait_us)
+static struct kv_connection *connection_of(struct MHD_Connection *mc)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct connection *c = info ? info->socket_context : NULL;
-    if (!c) return;
-    pthread_mutex_lock(&h->lock);
-    c->deadline_us = wait_us ? now_us() + wait_us : 0;
-    pthread_mutex_unlock(&h->lock);
+    return info ? info->socket_context : NULL;
 }
 
 static void on_connection(void *cls, struct MHD_Connection *mc, void **socket_context, enum MHD_ConnectionNotificationCode what)
 {
     struct kv_http *h = cls;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *info = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CONNECTION_FD);
-        struct connection *c = calloc(1, sizeof *c);
-        h->open++;
-        if (!c) return; /* served without a guard */
-        c->fd = info->connect_fd;
-        c->deadline_us = now_us() + h->upload_us;
-        pthread_mutex_lock(&h->lock);
-        c->next = h->list.next;
-        c->prev = &h->list;
-        c->next->prev = h->list.next = c;
-        pthread_mutex_unlock(&h->lock);
-        *socket_context = c;
-    } else {
-        struct connection *c = *socket_context;
-        h->open--;
-        if (!c) return;
-        pthread_mutex_lock(&h->lock);
-        c->prev->next = c->next;
-        c->next->prev = c->prev;
-        pthread_mutex_unlock(&h->lock);
-        free(c);
-    }
-}
-
-static void *guard_main(void *arg)
-{
-    struct kv_http *h = arg;
-    pthread_mutex_lock(&h->lock);
-    while (!h->stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += 1;
-        pthread_cond_timedwait(&h->wake, &h->lock, &until);
-        int64_t now = now_us();
-        for (struct connection *c = h->list.next; c != &h->list; c = c->next)
-            if (c->deadline_us && now > c->deadline_us) shutdown(c->fd, SHUT_RDWR);
-    }
-    pthread_mutex_unlock(&h->lock);
-    return NULL;
+        int fd = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        *socket_context = kv_connections_open(h->connections, fd, MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr, h->upload_us);
+    } else kv_connections_close(h->connections, *socket_context);
 }
 
 /* ---------------------------------------------------------------- routing */
@@ -241,23 +193,35 @@ static enum kv_status check_rate(struct kv_http *h, const struct kv_http_request
     return kv_http_auth_rate(h->auth, &r->who, address, claimed, err);
 }
 
-struct framing { unsigned hosts, lengths, codings; };
+struct framing {
+    unsigned hosts, lengths, codings;
+    bool spaced;
+    size_t bytes;
+};
 
 static enum MHD_Result count_framing(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
 {
     struct framing *f = cls;
-    (void)kind, (void)value;
+    (void)kind;
+    f->bytes += strlen(key) + (value ? strlen(value) : 0) + 4; /* ": " and the end of the line */
     f->hosts += !strcasecmp(key, "Host");
     f->lengths += !strcasecmp(key, "Content-Length");
     f->codings += !strcasecmp(key, "Transfer-Encoding");
+    f->spaced |= strpbrk(key, " \t") != NULL;
     return MHD_YES;
 }
 
-/* What a proxy in front may read otherwise (RFC 9112, 3.2 and 6.3): one request could be taken for two, or for another host's. */
+/* What a proxy in front may read otherwise (RFC 9112, 3.2, 5.1 and 6.3): one request could be taken for two, or for another host's. */
 static enum kv_status check_framing(const struct kv_http_request *r, struct kv_error *err)
 {
-    struct framing f = {0};
+    struct framing f = {.bytes = strlen(r->path)};
     MHD_get_connection_values(r->connection, MHD_HEADER_KIND, count_framing, &f);
+    if (f.bytes > HEAD_BYTES) {
+        kv_fail(err, KV_HEAD_TOO_LARGE, "head", "the path and the headers have %zu bytes; the limit is %d", f.bytes, HEAD_BYTES);
+        kv_hint(err, "send what is long in the body");
+        return KV_HEAD_TOO_LARGE;
+    }
+    if (f.spaced) return kv_fail(err, KV_BAD_ARGUMENT, "header", "a header's name holds a space: 'Content-Length : 5' can be read in two ways");
     if (f.hosts <= 1 && f.lengths + f.codings <= 1) return KV_OK;
     kv_fail(err, KV_BAD_ARGUMENT, f.hosts > 1 ? "Host" : "Content-Length", "%u Host, %u Content-Length and %u Transfer-Encoding headers can be read in two ways", f.hosts, f.lengths, f.codings);
     kv_hint(err, "send one Host, and either one Content-Length or one Transfer-Encoding");
@@ -269,7 +233,9 @@ static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, s
     const char *length = kv_http_header(r, "Content-Length");
     struct kv_http_claims claims = {kv_http_header(r, "Authorization"), kv_http_header(r, "Host"), kv_http_header(r, "Origin"),
                                     kv_http_header(r, "Sec-Fetch-Site"), strcmp(r->method, "GET") && strcmp(r->method, "HEAD")};
-    enum kv_status st = check_framing(r, err);
+    enum kv_status st = kv_connections_admit(connection_of(r->connection), err);
+    r->last = st != KV_OK;
+    if (!st) st = check_framing(r, err);
     if (!st) st = kv_http_auth_check(h->auth, &claims, &r->who, err);
     if (!st) {
         enum kv_status found = find_route(h, r, err); /* asking for what is not there counts as well */
@@ -339,7 +305,7 @@ static enum MHD_Result begin(struct kv_http *h, struct MHD_Connection *mc, const
     if (!r) return MHD_NO;
     *con_cls = r;
     *r = (struct kv_http_request){.server = h, .connection = mc, .app = h->app, .method = method, .path = url, .started_us = now_us()};
-    set_deadline(h, mc, h->upload_us);
+    kv_connections_wait(h->connections, connection_of(mc), h->upload_us);
     if (kv_traceparent_parse(kv_http_header(r, "traceparent"), (uint8_t[24]){0})) snprintf(r->traceparent, sizeof r->traceparent, "%.55s", kv_http_header(r, "traceparent"));
     if (!strcmp(method, "OPTIONS")) return preflight(h, r);
     if (check_head(h, r, &err)) kv_http_reply_error(r, &err);
@@ -361,6 +327,14 @@ static enum MHD_Result take_body(struct kv_http *h, struct kv_http_request *r, c
     return MHD_YES;
 }
 
+/* %00 is left as another control character: a path or a value would end there for us, and go on for a proxy in front. */
+static size_t unescape(void *cls, struct MHD_Connection *mc, char *text)
+{
+    (void)cls, (void)mc;
+    for (char *zero = text; (zero = strstr(zero, "%00")); zero += 3) zero[2] = '1';
+    return MHD_http_unescape(text);
+}
+
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const char *url, const char *method, const char *version,
                                   const char *upload, size_t *upload_size, void **con_cls)
 {
@@ -373,7 +347,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
     if (r->status) return MHD_YES;
     r->method = method;
     r->path = url;
-    set_deadline(h, mc, 0);
+    kv_connections_wait(h->connections, connection_of(mc), 0);
     enum kv_status st = KV_OK;
     if (r->body_bytes > h->max_body) st = kv_fail(&err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", h->max_body);
     if (!st && !(r->route->flags & KV_ROUTE_EARLY)) st = h->ready(h->app, &err);
@@ -388,7 +362,7 @@ static void on_completed(void *cls, struct MHD_Connection *mc, void **con_cls, e
     struct kv_http *h = cls;
     struct kv_http_request *r = *con_cls;
     (void)why;
-    set_deadline(h, mc, h->idle_us + h->upload_us);
+    kv_connections_wait(h->connections, connection_of(mc), h->idle_us + h->upload_us);
     if (!r) return;
     if (h->log) h->log(h->app, r);
     json_decref(r->json);
@@ -449,11 +423,11 @@ static enum kv_status start_daemon(struct kv_http *h, const struct kv_config *c,
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC | (h->certificate ? MHD_USE_TLS : 0);
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, h->certificate}, {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key}, {MHD_OPTION_END, 0, NULL}};
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->max_connections,
-                                 MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)c->max_per_client,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->max_connections + KV_HTTP_REFUSED,
+                                 MHD_OPTION_PER_IP_CONNECTION_LIMIT, c->max_per_client ? (unsigned)c->max_per_client + KV_HTTP_REFUSED : 0,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->idle_timeout_s,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768, MHD_OPTION_THREAD_STACK_SIZE, (size_t)1 << 20,
-                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)1 << 20,
+                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
                                  MHD_OPTION_ARRAY, h->certificate ? tls : tls + 2, MHD_OPTION_END);
     if (h->daemon) return KV_OK;
     return kv_fail(err, KV_IO_ERROR, "http", "the HTTP server could not be started%s", h->certificate ? "; check http.tls.certificate and http.tls.key" : "");
@@ -468,13 +442,6 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
     if (st) return st;
     struct kv_http *h = calloc(1, sizeof *h);
     if (!h) return kv_fail(err, KV_OUT_OF_MEMORY, "http", "no memory for the server");
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&h->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    pthread_mutex_init(&h->lock, NULL);
-    h->list.next = h->list.prev = &h->list;
     h->listener = -1;
     h->routes = o->routes;
     h->app = o->app;
@@ -488,8 +455,8 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
     if (!st && *c->tls_key) st = read_pem(c->tls_key, &h->key, err);
     if (!st && !(h->once = kv_once_create())) st = kv_fail(err, KV_OUT_OF_MEMORY, "http", "no memory for the server");
     if (!st) st = bind_listener(h, host, port, err);
+    if (!st && !(h->connections = kv_connections_create((int)c->max_connections, (int)c->max_per_client))) st = kv_fail(err, KV_OUT_OF_MEMORY, "http", "no memory or no thread for the server");
     if (!st) st = start_daemon(h, c, err);
-    if (!st && !(h->guard_runs = !pthread_create(&h->guard, NULL, guard_main, h))) st = kv_fail(err, KV_IO_ERROR, "http", "no thread for the server");
     if (st) kv_http_destroy(h);
     else *out = h;
     return st;
@@ -505,14 +472,9 @@ void kv_http_quiesce(struct kv_http *h)
 void kv_http_stop(struct kv_http *h)
 {
     if (!h) return;
-    pthread_mutex_lock(&h->lock);
     h->stopping = true;
-    pthread_cond_signal(&h->wake);
-    pthread_mutex_unlock(&h->lock);
-    if (h->guard_runs) pthread_join(h->guard, NULL);
     if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the listener */
     else if (h->listener >= 0) close(h->listener);
-    h->guard_runs = false;
     h->daemon = NULL;
     h->listener = -1;
 }
@@ -523,8 +485,7 @@ void kv_http_destroy(struct kv_http *h)
     kv_http_stop(h);
     kv_http_auth_free(h->auth);
     kv_once_free(h->once);
-    pthread_cond_destroy(&h->wake);
-    pthread_mutex_destroy(&h->lock);
+    kv_connections_free(h->connections);
     free(h->certificate);
     free(h->key);
     free(h);

@@ -27,6 +27,7 @@ struct kv_http_request {
     json_t *json; /* the body's object on routes that take one; an empty object when the body is empty */
     int status;   /* of the reply, for the access log; 0 before it */
     int64_t started_us;
+    bool last;     /* the connection ends with the reply */
     uint64_t once; /* ticket of an Idempotency-Key; 0: none */
     char traceparent[64]; /* as it came and is echoed; empty: none that is valid */
 };

@@ -30,6 +30,7 @@ static enum kv_status queue(struct kv_http_request *r, int status, struct MHD_Re
     add_header(resp, "X-Content-Type-Options", "nosniff");
     add_header(resp, "Referrer-Policy", "no-referrer");
     if (*r->traceparent) add_header(resp, "traceparent", r->traceparent);
+    if (r->last) add_header(resp, "Connection", "close");
     if (origin && kv_http_auth_origin_allowed(kv_http_get_auth(r->server), origin)) {
         add_header(resp, "Access-Control-Allow-Origin", origin);
         add_header(resp, "Vary", "Origin");
