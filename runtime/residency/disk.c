@@ -13,6 +13,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+static const _Alignas(PAGE) uint8_t zero[PAGE];
+
 /* ---------------------------------------------------------------- system calls */
 
 static int sys_open(const char *path, int flags, unsigned mode) { return open(path, flags, mode); }
@@ -50,17 +52,15 @@ enum kv_status kv_disk_failed(struct disk *d, enum kv_status s)
     return s;
 }
 
-enum kv_status kv_disk_write_all(struct disk *d, int fd, int direct, const void *buf, size_t n, uint64_t at)
+/* What is left of a short write or read begins anew with its page: elsewhere no call may begin. */
+enum kv_status kv_disk_write_all(struct disk *d, int fd, const void *buf, size_t n, uint64_t at)
 {
+    int stalls = 0;
     for (size_t done = 0; done < n;) {
-        ssize_t w = d->io->pwrite(direct >= 0 ? direct : fd, (const uint8_t *)buf + done, n - done, (off_t)(at + done));
+        ssize_t w = d->io->pwrite(fd, (const uint8_t *)buf + done, n - done, (off_t)(at + done));
         if (w < 0 && errno == EINTR) continue;
-        if (w < 0 && errno == EINVAL && direct >= 0) { /* stricter alignment than ours, or the rest of a short write */
-            direct = -1;
-            continue;
-        }
-        if (w <= 0) return kv_disk_errno(w < 0 ? errno : ENOSPC);
-        done += (size_t)w;
+        if (w <= 0 || (w < PAGE && stalls++ == MAX_STALLS)) return kv_disk_errno(w < 0 ? errno : ENOSPC);
+        done += (size_t)w / PAGE * PAGE;
     }
     kv_disk_count(d, &d->stats.bytes_written, n);
     return KV_OK;
@@ -72,11 +72,20 @@ enum kv_status kv_disk_read_all(struct disk *d, int fd, void *buf, size_t n, uin
         ssize_t r = d->io->pread(fd, (uint8_t *)buf + done, n - done, (off_t)(at + done));
         if (r < 0 && errno == EINTR) continue;
         if (r < 0) return KV_IO_ERROR;
-        if (r == 0) return KV_SHORT_COPY;
-        done += (size_t)r;
+        if (r < PAGE) return KV_SHORT_COPY; /* files end with a page */
+        done += (size_t)r / PAGE * PAGE;
     }
     kv_disk_count(d, &d->stats.bytes_read, n);
     return KV_OK;
+}
+
+void kv_disk_past_cache(int fd)
+{
+    _Alignas(PAGE) uint8_t page[PAGE];
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT)) return;
+    /* Some want borders wider than a page, and say so only when they are asked for bytes. */
+    if (pread(fd, page, PAGE, 0) < 0) (void)fcntl(fd, F_SETFL, flags);
 }
 
 void kv_disk_sync_folder(struct disk *d)
@@ -137,7 +146,6 @@ void kv_disk_punch(struct disk *d, struct segment *s, uint64_t at, uint64_t n)
         d->used -= n;
         return;
     }
-    static const uint8_t zero[PAGE];
     (void)d->io->pwrite(s->fd, zero, PAGE, (off_t)at); /* at least the header goes, so that nothing comes back after a restart */
 }
 
@@ -150,8 +158,7 @@ void kv_disk_drop_if_empty(struct disk *d, uint32_t index)
     kv_disk_segment_name(d, s->number, name, sizeof name);
     if (d->io->unlink(name)) return;
     close(s->fd);
-    if (s->direct >= 0) close(s->direct);
-    s->fd = s->direct = -1;
+    s->fd = -1;
     d->used -= s->bytes; /* its header page, and what could not be punched */
     s->bytes = 0;
 }
@@ -177,9 +184,8 @@ static enum kv_status disk_erase(void *ctx, struct kv_block b)
     struct extent *e = kv_disk_held(d, b);
     if (!e) return KV_NOT_FOUND;
     struct segment *s = &d->segment[e->segment];
-    static const uint8_t zero[PAGE];
     /* The header page holds the identity; overwriting it is the deletion, punching only gives back the space. */
-    enum kv_status r = kv_disk_write_all(d, s->fd, -1, zero, PAGE, e->offset);
+    enum kv_status r = kv_disk_write_all(d, s->fd, zero, PAGE, e->offset);
     if (r == KV_OK) r = kv_disk_sync(d, s->fd);
     if (r != KV_OK) return kv_disk_failed(d, r);
     disk_release(d, b);
@@ -197,10 +203,7 @@ void kv_disk_close_segment(struct disk *d, uint32_t index)
 {
     struct segment *s = &d->segment[index];
     if (s->fd < 0 || !s->open) return;
-    pthread_mutex_lock(&d->counters);
     s->open = false;
-    if (!s->in_flight && s->direct >= 0) close(s->direct), s->direct = -1;
-    pthread_mutex_unlock(&d->counters);
     uint64_t tail = s->bytes > 0 && s->next < d->segment_bytes ? d->segment_bytes - s->next : 0;
     if (tail && d->io->truncate(s->fd, (off_t)s->next) == 0) {
         d->used -= tail;
@@ -218,23 +221,24 @@ static enum kv_status new_segment(struct disk *d, uint32_t *out)
     uint32_t i = 0;
     while (i < d->n_segments && d->segment[i].fd >= 0) i++;
     if (i == MAX_SEGMENTS) return KV_CAPACITY;
-    struct segment s = {.direct = -1, .number = d->next_number++, .bytes = d->segment_bytes, .next = PAGE, .open = true};
+    struct segment s = {.number = d->next_number++, .bytes = d->segment_bytes, .next = PAGE, .open = true};
     char name[600];
     kv_disk_segment_name(d, s.number, name, sizeof name);
     if (gnutls_rnd(GNUTLS_RND_NONCE, s.id, sizeof s.id)) return KV_INTERNAL;
     s.fd = d->io->open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (s.fd < 0) return kv_disk_errno(errno);
-    struct segment_page page = {.magic = SEGMENT_MAGIC, .segment_bytes = d->segment_bytes, .number = s.number};
-    memcpy(page.id, s.id, sizeof page.id);
-    page.checksum = XXH3_64bits(&page, offsetof(struct segment_page, checksum));
+    _Alignas(PAGE) union { uint8_t bytes[PAGE]; struct segment_page h; } page = {{0}};
+    page.h = (struct segment_page){.magic = SEGMENT_MAGIC, .segment_bytes = d->segment_bytes, .number = s.number};
+    memcpy(page.h.id, s.id, sizeof page.h.id);
+    page.h.checksum = XXH3_64bits(&page.h, offsetof(struct segment_page, checksum));
+    kv_disk_past_cache(s.fd);
     /* The page and the file's name reach the disk with the first group: before that nothing in it counts. */
-    enum kv_status r = d->io->allocate(s.fd, 0, (off_t)d->segment_bytes) ? kv_disk_errno(errno) : kv_disk_write_all(d, s.fd, -1, &page, sizeof page, 0);
+    enum kv_status r = d->io->allocate(s.fd, 0, (off_t)d->segment_bytes) ? kv_disk_errno(errno) : kv_disk_write_all(d, s.fd, &page, PAGE, 0);
     if (r != KV_OK) {
         (void)d->io->unlink(name);
         close(s.fd);
         return r;
     }
-    s.direct = d->io->open(name, O_RDWR | O_DIRECT | O_CLOEXEC, 0);
     d->segment[i] = s;
     if (i == d->n_segments) d->n_segments++;
     d->used += d->segment_bytes;

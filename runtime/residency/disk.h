@@ -3,7 +3,7 @@
  * File:   segment header page │ extent │ extent │ …            (4 KiB pages; the file is preallocated)
  * Extent: header page (identity, length, sequence) │ ciphertext and tag, padded
  *
- * A group of extents is written past the page cache where the file system allows it, several at once, header and payload together, and synced
+ * A group of extents is written and read past the page cache where the file system allows it, several pieces at once; written ones are synced
  * once. Each header says up to which extent of its segment all had reached the disk before; after a restart those beyond are opened before they
  * count, so that a machine that lost some of their pages shows none of them. Key: HMAC of the master key over segment id and tenant; nonce: the extent's offset. No offset is written twice and no segment is appended to after a
  * restart, so no nonce repeats. The associated data is the header's fields and the identity; the GCM tag is the payload hash. Released extents are

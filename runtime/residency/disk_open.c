@@ -30,12 +30,13 @@ struct found_list {
 static enum kv_status scan_segment(struct disk *d, uint32_t index, uint64_t file_bytes, struct found_list *list)
 {
     struct segment *s = &d->segment[index];
-    struct kv_extent_header h;
+    _Alignas(PAGE) union { struct kv_extent_header h; uint8_t bytes[PAGE]; } page;
     uint64_t gap = PAGE, durable = 0;
     size_t first = list->n;
     for (uint64_t at = PAGE; at + PAGE <= file_bytes;) {
-        enum kv_status r = kv_disk_read_all(d, s->fd, &h, sizeof h, at);
+        enum kv_status r = kv_disk_read_all(d, s->fd, &page, PAGE, at);
         if (r != KV_OK) return r;
+        struct kv_extent_header h = page.h;
         struct found f = {.sequence = h.sequence, .offset = at, .bytes = h.payload_bytes, .segment = index, .number = s->number};
         if (!kv_disk_header_whole(&h, at, file_bytes) || kv_identity_decode(&kv_chunk_type, h.identity, h.identity_bytes, &f.id) != KV_OK) {
             d->stats.dropped_at_open += h.magic == KV_EXTENT_MAGIC;
@@ -70,7 +71,7 @@ static int by_age(const void *a, const void *b)
 static enum kv_status adopt_segment(struct disk *d, uint64_t number, struct found_list *list)
 {
     char name[600];
-    struct segment_page page;
+    _Alignas(PAGE) union { struct segment_page h; uint8_t bytes[PAGE]; } page;
     struct stat st;
     kv_disk_segment_name(d, number, name, sizeof name);
     /* A name of ours on something else, or on somebody's file: left alone. */
@@ -83,8 +84,8 @@ static enum kv_status adopt_segment(struct disk *d, uint64_t number, struct foun
         close(fd);
         return KV_OK;
     }
-    bool whole = fstat(fd, &st) == 0 && st.st_size >= PAGE && kv_disk_read_all(d, fd, &page, sizeof page, 0) == KV_OK && page.magic == SEGMENT_MAGIC &&
-                 page.checksum == XXH3_64bits(&page, offsetof(struct segment_page, checksum)) && page.number == number && page.segment_bytes <= MAX_SEGMENT;
+    bool whole = fstat(fd, &st) == 0 && st.st_size >= PAGE && kv_disk_read_all(d, fd, &page, PAGE, 0) == KV_OK && page.h.magic == SEGMENT_MAGIC &&
+                 page.h.checksum == XXH3_64bits(&page.h, offsetof(struct segment_page, checksum)) && page.h.number == number && page.h.segment_bytes <= MAX_SEGMENT;
     if (!whole || d->n_segments == MAX_SEGMENTS) { /* made by a run that died before the header was durable: nothing refers to it */
         close(fd);
         d->stats.dropped_at_open += !whole;
@@ -92,8 +93,8 @@ static enum kv_status adopt_segment(struct disk *d, uint64_t number, struct foun
     }
     uint32_t i = d->n_segments++;
     uint64_t size = (uint64_t)st.st_size / PAGE * PAGE, before = d->used;
-    d->segment[i] = (struct segment){.fd = fd, .direct = -1, .number = number};
-    memcpy(d->segment[i].id, page.id, 16);
+    d->segment[i] = (struct segment){.fd = fd, .number = number};
+    memcpy(d->segment[i].id, page.h.id, 16);
     d->used += size;
     size_t first = list->n;
     enum kv_status r = scan_segment(d, i, size, list);
@@ -101,6 +102,7 @@ static enum kv_status adopt_segment(struct disk *d, uint64_t number, struct foun
     uint64_t live = PAGE;
     for (size_t k = first; k < list->n; k++) live += kv_disk_span(list->item[k].bytes);
     d->used = before + live;
+    kv_disk_past_cache(fd);
     d->segment[i].bytes = live;
     return r;
 }
@@ -206,7 +208,6 @@ void kv_disk_close(struct kv_tier *t)
     kv_lanes_destroy(d->lanes);
     for (uint32_t i = 0; d->segment && i < d->n_segments; i++) {
         kv_disk_close_segment(d, i);
-        if (d->segment[i].direct >= 0) close(d->segment[i].direct);
         if (d->segment[i].fd >= 0) close(d->segment[i].fd);
     }
     if (d->lock_fd >= 0) close(d->lock_fd);

@@ -1,4 +1,4 @@
-/* disk_payload.c — payloads to and from their extents: sealed or opened in whole pages, a group's extents side by side on the lanes. */
+/* disk_payload.c — payloads to their extents: sealed in whole pages, a group's extents side by side on the lanes. */
 #include "runtime/residency/disk_state.h"
 #include "runtime/residency/faults.h"
 
@@ -25,7 +25,7 @@ static struct scratch make_scratch(struct disk *d, size_t n)
 }
 
 /* Kept between groups: fresh pages for every extent would cost as much as the cipher. */
-static struct scratch take_scratch(struct disk *d, size_t n)
+struct scratch kv_disk_take_scratch(struct disk *d, size_t n)
 {
     struct scratch got = {0};
     pthread_mutex_lock(&d->counters);
@@ -36,7 +36,7 @@ static struct scratch take_scratch(struct disk *d, size_t n)
     return got;
 }
 
-static void give_scratch(struct disk *d, struct scratch s)
+void kv_disk_give_scratch(struct disk *d, struct scratch s)
 {
     pthread_mutex_lock(&d->counters);
     for (int i = 0; i < SCRATCH && s.bytes; i++)
@@ -89,7 +89,7 @@ static enum kv_status write_run(struct group *g, const struct run *r)
     struct disk *d = g->d;
     const struct extent *first = kv_disk_held(d, g->b[r->first]);
     const struct segment *s = &d->segment[first->segment];
-    struct scratch buffer = take_scratch(d, r->span);
+    struct scratch buffer = kv_disk_take_scratch(d, r->span);
     gnutls_aead_cipher_hd_t cipher = NULL;
     enum kv_status status = buffer.bytes ? KV_OK : KV_OUT_OF_MEMORY;
     uint64_t at = 0;
@@ -104,8 +104,8 @@ static enum kv_status write_run(struct group *g, const struct run *r)
         at += e->span;
     }
     if (cipher) gnutls_aead_cipher_deinit(cipher);
-    if (status == KV_OK) status = kv_disk_write_all(d, s->fd, s->direct, buffer.bytes, r->span, first->offset);
-    give_scratch(d, buffer);
+    if (status == KV_OK) status = kv_disk_write_all(d, s->fd, buffer.bytes, r->span, first->offset);
+    kv_disk_give_scratch(d, buffer);
     return status;
 }
 
@@ -162,7 +162,6 @@ static enum kv_status end_group(struct disk *d, int32_t n, const struct kv_block
         s->named |= names;
         s->failed |= status != KV_OK;
         if (--s->in_flight == 0 && !s->failed) s->durable = s->begun;
-        if (!s->in_flight && !s->open && s->direct >= 0) close(s->direct), s->direct = -1;
         pthread_mutex_unlock(&d->counters);
     }
     return status;
@@ -200,60 +199,4 @@ enum kv_status kv_disk_write(void *ctx, struct kv_block b, const struct kv_chunk
 {
     *hash = 0; /* the tag is the payload hash, and stays with the extent */
     return kv_disk_write_group(ctx, 1, &b, id, &payload, bytes);
-}
-
-/* ---------------------------------------------------------------- reading */
-
-static enum kv_status open_extent(struct disk *d, const struct extent *e, const struct kv_chunk_identity *id, const uint8_t *pages, void *dst)
-{
-    struct kv_extent_header h, want;
-    gnutls_aead_cipher_hd_t cipher;
-    memcpy(&h, pages, sizeof h);
-    if (!kv_disk_header_whole(&h, e->offset, e->offset + e->span)) return KV_CHECKSUM_MISMATCH;
-    enum kv_status r = kv_extent_header(e->offset, e->bytes, id, &want);
-    if (r != KV_OK) return r;
-    if (h.identity_bytes != want.identity_bytes || memcmp(h.identity, want.identity, sizeof h.identity)) return KV_IDENTITY_MISMATCH;
-    if ((r = kv_extent_cipher(d->key, d->segment[e->segment].id, id->tenant, &cipher)) != KV_OK) return r;
-    r = kv_extent_unseal(cipher, &want, pages + PAGE, dst);
-    gnutls_aead_cipher_deinit(cipher);
-    return r;
-}
-
-enum kv_status kv_disk_read(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, void *dst, uint64_t bytes)
-{
-    struct disk *d = ctx;
-    struct extent *e = kv_disk_held(d, b);
-    if (!e) return KV_STALE_REPLICA_GENERATION;
-    if (bytes != e->bytes) return kv_disk_failed(d, KV_SHORT_COPY);
-    struct scratch pages = take_scratch(d, e->span);
-    enum kv_status r = pages.bytes ? kv_disk_read_all(d, d->segment[e->segment].fd, pages.bytes, PAGE + bytes + TAG, e->offset) : KV_OUT_OF_MEMORY;
-    if (r == KV_OK) r = open_extent(d, e, id, pages.bytes, dst);
-    give_scratch(d, pages);
-    return r == KV_OK ? r : kv_disk_failed(d, r);
-}
-
-struct read_group {
-    void *d;
-    const struct kv_block *b;
-    const struct kv_chunk_identity *id;
-    void *const *dst;
-    uint64_t bytes;
-    enum kv_status *each;
-    const struct kv_fault_marks *faults;
-};
-
-static void read_item(void *ctx, int32_t i)
-{
-    struct read_group *g = ctx;
-    kv_faults_at_disk(g->faults);
-    g->each[i] = kv_disk_read(g->d, g->b[i], &g->id[i], g->dst[i], g->bytes);
-    kv_faults_at_disk(NULL);
-}
-
-void kv_disk_read_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, void *const *dst, uint64_t bytes, enum kv_status *each)
-{
-    struct disk *d = ctx;
-    struct read_group g = {d, b, id, dst, bytes, each, kv_faults_here()};
-    kv_lanes_run(d->lanes, n, read_item, &g);
-    kv_faults_at_disk(g.faults);
 }

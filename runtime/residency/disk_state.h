@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-enum { PAGE = 4096, TAG = KV_EXTENT_TAG, MAX_SEGMENTS = 65536, MIN_SEGMENT = 1 << 20, MAX_EXTENTS = 1 << 22, SEGMENTS_AT_CAP = 256, SCRATCH = 8 };
+enum { PAGE = 4096, TAG = KV_EXTENT_TAG, MAX_SEGMENTS = 65536, MIN_SEGMENT = 1 << 20, MAX_EXTENTS = 1 << 22, SEGMENTS_AT_CAP = 256, SCRATCH = 8, MAX_STALLS = 3 };
 #define SEGMENT_MAGIC UINT64_C(0x3147455356534b56) /* "VKSVSEG1" */
 #define MAX_SEGMENT (UINT64_C(1) << 40)
 
@@ -20,7 +20,7 @@ struct segment_page {
 };
 
 struct segment {
-    int fd, direct; /* direct: past the page cache, while it is written to; −1: not there */
+    int fd; /* past the page cache where the file system allows it: reads and writes are whole pages of aligned memory */
     uint64_t number, bytes, next, live; /* next: offset of the next extent; live: live extents */
     uint8_t id[16];
     bool open; /* may be appended to */
@@ -60,9 +60,10 @@ struct disk {
     struct scratch scratch[SCRATCH];
 };
 
-/* Reads n bytes or says why not. */
+/* Whole pages, or why not. buf and at lie on borders of pages. */
 enum kv_status kv_disk_read_all(struct disk *d, int fd, void *buf, size_t n, uint64_t at);
-enum kv_status kv_disk_write_all(struct disk *d, int fd, int direct, const void *buf, size_t n, uint64_t at); /* direct −1: through the page cache */
+enum kv_status kv_disk_write_all(struct disk *d, int fd, const void *buf, size_t n, uint64_t at);
+void kv_disk_past_cache(int fd); /* where the file system allows it */
 enum kv_status kv_disk_sync(struct disk *d, int fd);
 void kv_disk_sync_folder(struct disk *d); /* what a file system does not offer is not missed */
 void kv_disk_count(struct disk *d, uint64_t *counter, uint64_t n);
@@ -79,7 +80,10 @@ void kv_disk_drop_if_empty(struct disk *d, uint32_t segment);
 void kv_disk_close_segment(struct disk *d, uint32_t segment); /* its unused tail goes back */
 extern const struct kv_tier kv_disk_functions; /* everything but ctx */
 
-/* disk_payload.c: transfer threads */
+struct scratch kv_disk_take_scratch(struct disk *d, size_t n); /* no bytes: no memory */
+void kv_disk_give_scratch(struct disk *d, struct scratch s);
+
+/* disk_payload.c and disk_read.c: transfer threads */
 enum kv_status kv_disk_write(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash);
 enum kv_status kv_disk_write_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, uint64_t bytes);
 enum kv_status kv_disk_read(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, void *dst, uint64_t bytes);

@@ -3,12 +3,18 @@
 
 #include <string.h>
 
-enum kv_status kv_extent_cipher(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, gnutls_aead_cipher_hd_t *out)
+static bool derive(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, uint8_t key[32])
 {
-    uint8_t text[KV_EXTENT_SALT + KV_NAME_CHARS] = {0}, key[32];
+    uint8_t text[KV_EXTENT_SALT + KV_NAME_CHARS] = {0};
     memcpy(text, salt, KV_EXTENT_SALT);
     memcpy(text + KV_EXTENT_SALT, tenant, strnlen(tenant, KV_NAME_CHARS));
-    if (gnutls_hmac_fast(GNUTLS_MAC_SHA256, master, 32, text, sizeof text, key)) return KV_INTERNAL;
+    return gnutls_hmac_fast(GNUTLS_MAC_SHA256, master, 32, text, sizeof text, key) == 0;
+}
+
+enum kv_status kv_extent_cipher(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, gnutls_aead_cipher_hd_t *out)
+{
+    uint8_t key[32];
+    if (!derive(master, salt, tenant, key)) return KV_INTERNAL;
     gnutls_datum_t k = {key, sizeof key};
     int e = gnutls_aead_cipher_init(out, GNUTLS_CIPHER_AES_256_GCM, &k);
     gnutls_memset(key, 0, sizeof key);
@@ -59,4 +65,32 @@ enum kv_status kv_extent_unseal(gnutls_aead_cipher_hd_t cipher, const struct kv_
     if (!gnutls_aead_cipher_decrypt(cipher, nonce, sizeof nonce, &aad, sizeof aad, KV_EXTENT_TAG, sealed, h->payload_bytes + KV_EXTENT_TAG, dst, &n) && n == h->payload_bytes) return KV_OK;
     memset(dst, 0, h->payload_bytes);
     return KV_CHECKSUM_MISMATCH;
+}
+
+enum kv_status kv_extent_unseal_begin(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, const struct kv_extent_header *h, struct kv_extent_unsealing *out)
+{
+    struct kv_extent_header aad = associated(h);
+    uint8_t key[32], nonce[12];
+    if (!derive(master, salt, tenant, key)) return KV_INTERNAL;
+    nonce_of(h->offset, nonce);
+    gnutls_datum_t k = {key, sizeof key}, n = {nonce, sizeof nonce};
+    bool begun = gnutls_cipher_init(&out->cipher, GNUTLS_CIPHER_AES_256_GCM, &k, &n) == 0;
+    gnutls_memset(key, 0, sizeof key);
+    if (!begun) out->cipher = NULL;
+    return begun && gnutls_cipher_add_auth(out->cipher, &aad, sizeof aad) == 0 ? KV_OK : KV_INTERNAL;
+}
+
+enum kv_status kv_extent_unseal_piece(struct kv_extent_unsealing *u, const uint8_t *sealed, size_t n, uint8_t *dst)
+{
+    return n == 0 || gnutls_cipher_decrypt2(u->cipher, sealed, n, dst, n) == 0 ? KV_OK : KV_INTERNAL;
+}
+
+enum kv_status kv_extent_unseal_end(struct kv_extent_unsealing *u, const uint8_t tag[KV_EXTENT_TAG])
+{
+    uint8_t computed[KV_EXTENT_TAG];
+    if (!u->cipher) return KV_INTERNAL;
+    bool same = tag && gnutls_cipher_tag(u->cipher, computed, sizeof computed) == 0 && gnutls_memcmp(computed, tag, sizeof computed) == 0;
+    gnutls_cipher_deinit(u->cipher);
+    u->cipher = NULL;
+    return same ? KV_OK : KV_CHECKSUM_MISMATCH;
 }

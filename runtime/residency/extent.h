@@ -27,4 +27,12 @@ enum kv_status kv_extent_seal(gnutls_aead_cipher_hd_t cipher, const struct kv_ex
 /* dst is zeroed unless OK; CHECKSUM_MISMATCH for whatever is not what was sealed under this header. */
 enum kv_status kv_extent_unseal(gnutls_aead_cipher_hd_t cipher, const struct kv_extent_header *h, const uint8_t *sealed, void *dst);
 
+/* Unsealing while the bytes still come, in order, every piece but the last a multiple of 16 bytes. What lies in dst may be used once end has said OK. */
+struct kv_extent_unsealing {
+    gnutls_cipher_hd_t cipher; /* NULL: not begun */
+};
+enum kv_status kv_extent_unseal_begin(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, const struct kv_extent_header *h, struct kv_extent_unsealing *out);
+enum kv_status kv_extent_unseal_piece(struct kv_extent_unsealing *u, const uint8_t *sealed, size_t n, uint8_t *dst);
+enum kv_status kv_extent_unseal_end(struct kv_extent_unsealing *u, const uint8_t tag[KV_EXTENT_TAG]); /* tag NULL: given up */
+
 #endif

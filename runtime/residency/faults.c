@@ -151,7 +151,7 @@ bool kv_faults_take(const struct kv_fault_marks *m, enum kv_fault k)
 
 /* ---------------------------------------------------------------- the disk */
 
-enum { HEADER_BYTES = 4096 }; /* an extent is read whole: longer than its header */
+enum { PAGE_BYTES = 4096, HEADER_BYTES = PAGE_BYTES }; /* what is read of a payload is more than a header */
 
 static _Thread_local const struct kv_fault_marks *at_disk;
 
@@ -172,8 +172,9 @@ static ssize_t faulty_pread(int fd, void *buf, size_t n, off_t at)
     if (cut && at == cut) return cut = 0;
     if (kv_fault_strikes(at_disk, KV_FAULT_dropped_read)) return 0;
     if (n > HEADER_BYTES && kv_fault_strikes(at_disk, KV_FAULT_truncation)) {
-        cut = at + (off_t)(n / 2);
-        return pread(fd, buf, n / 2, at);
+        size_t half = n / 2 / PAGE_BYTES * PAGE_BYTES;
+        cut = at + (off_t)half;
+        return pread(fd, buf, half, at);
     }
     ssize_t got = pread(fd, buf, n, at);
     if (got > HEADER_BYTES && kv_fault_strikes(at_disk, KV_FAULT_bit_flip)) ((uint8_t *)buf)[got / 2] ^= 16;
