@@ -120,11 +120,34 @@ static void test_attention(struct run *r)
     r->k->page_bounds(KV_F32, q, 1, D, rows, 3, D, out, 3), put(r, out, 3 * 4);
 }
 
+/* What selection ranks by: labels, products of channels and of scattered rows, sums of rows, a bar over scores. */
+static void test_ranking(struct run *r)
+{
+    enum { D = 24, Q = 2, BLOCKS = 2, N = BLOCKS * 64, CENTRES = 20, WIDTH = 6 };
+    _Alignas(64) float x[N * D], centre[WIDTH * 32], square[32], weight[Q * D], out[Q * N];
+    _Alignas(64) uint16_t stored[N * D];
+    static const int32_t pick[] = {17, 0, 23, 5, 6}, row[] = {3, 64, 127, 0, 99, 63, 64};
+    enum { N_PICK = sizeof pick / sizeof *pick, N_ROW = sizeof row / sizeof *row };
+    const void *const blocks[BLOCKS] = {stored, stored + 64 * D};
+    int32_t label[D], above;
+    uint64_t mask[BLOCKS];
+    fill(r, x, N * D), fill(r, centre, WIDTH * 32), fill(r, square, 32), fill(r, weight, Q * D);
+    r->k->to_rows(KV_F16, x, N * D, stored);
+    r->k->nearest(x, D, WIDTH + 1, centre, square, CENTRES, WIDTH, label), put(r, label, sizeof label);
+    r->k->column_dots(KV_F16, stored, D, NULL, weight, Q, D, BLOCKS, out, N), put(r, out, sizeof out);
+    r->k->column_dots(KV_F16, stored, D, pick, weight, Q, N_PICK, BLOCKS, out, N), put(r, out, sizeof out);
+    above = r->k->outrank(out, N - 7, out[5], mask), put(r, &above, sizeof above), put(r, mask, sizeof mask);
+    r->k->row_dots(KV_F16, blocks, row, N_ROW, weight, D, out), put(r, out, N_ROW * 4);
+    r->k->row_sum(KV_F16, blocks, row, N_ROW, weight, D, out), put(r, out, D * 4);
+    out[0] = r->k->dot(x, x + 101, 99), put(r, out, 4);
+}
+
 size_t kv_numerics_selftest(const struct kv_kernels *k, uint8_t *out, size_t cap)
 {
     struct run r = {k, out, 0, cap, 1};
     test_elementwise(&r);
     test_products(&r);
     test_attention(&r);
+    test_ranking(&r);
     return r.n;
 }
