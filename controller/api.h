@@ -23,6 +23,8 @@ struct kv_app {
     struct kv_interruptions *interruptions;
     struct kv_trace_record *trace; /* NULL: none is written */
     struct kv_fault_lab *fault_lab; /* NULL: faults.enabled is off */
+    struct kv_extents *extents; /* NULL: extents.serve is off */
+    struct kv_extent_client *remote; /* NULL: no remote tier */
     struct kv_quality *quality; /* NULL: quality.share is 0 */
     struct kv_http *http;
     struct kv_progress progress;
@@ -47,6 +49,7 @@ void kv_api_post_status(struct kv_app *app); /* twice a second */
 /* --- JSON; NULL when memory is out */
 json_t *kv_api_status_json(struct kv_app *app);
 json_t *kv_api_tiers_json(struct kv_app *app);
+json_t *kv_api_extents_json(struct kv_app *app); /* null: it keeps none */
 json_t *kv_api_pipelines_json(void);
 json_t *kv_api_tournament_json(struct kv_app *app); /* null: there was none */
 json_t *kv_api_rollout_json(const struct kv_rollout_view *v);
@@ -99,6 +102,10 @@ KV_HANDLER(kv_api_faults);
 KV_HANDLER(kv_api_fault_arm);
 KV_HANDLER(kv_api_fault_disarm);
 KV_HANDLER(kv_api_fault_run);
+KV_HANDLER(kv_api_extents);
+KV_HANDLER(kv_api_extent_get);
+KV_HANDLER(kv_api_extent_put);
+KV_HANDLER(kv_api_extent_erase);
 KV_HANDLER(kv_api_token_create);
 KV_HANDLER(kv_api_token_revoke);
 KV_HANDLER(kv_openai_completions);

@@ -14,6 +14,9 @@ static json_t *tier_json(const struct kv_tier_stats *t)
     json_t *more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pinned_bytes", (json_int_t)t->pinned_bytes, "scratch_bytes", (json_int_t)t->scratch_bytes, "hits",
                              (json_int_t)t->hits, "misses", (json_int_t)t->misses, "bytes_in", (json_int_t)t->bytes_in, "bytes_out", (json_int_t)t->bytes_out,
                              "transfers_in_flight", (json_int_t)t->transfers_in_flight, "failures", (json_int_t)t->failures);
+    if (t->breaker)
+        json_object_update_new(more, json_pack("{s:I, s:I, s:I, s:s}", "objects", (json_int_t)t->objects, "skipped", (json_int_t)t->skipped, "refused", (json_int_t)t->refused,
+                                               "breaker", t->breaker));
     json_object_set_new(more, "huge_pages", json_boolean(t->huge_pages));
     json_object_set_new(more, "last_failure", t->last_failure_us ? json_pack("{s:s, s:o}", "reason", kv_status_name(t->last_failure), "at", kv_time_json(t->last_failure_us)) : json_null());
     json_object_update(o, more);
@@ -141,7 +144,7 @@ json_t *kv_api_tiers_json(struct kv_app *app)
 {
     struct kv_engine_stats s;
     kv_engine_stats(app->engine, &s);
-    return json_pack("{s:o, s:o, s:o}", "tiers", tiers(&s), "layers", layers(app), "sessions", turns(&s.turns));
+    return json_pack("{s:o, s:o, s:o, s:o}", "tiers", tiers(&s), "layers", layers(app), "sessions", turns(&s.turns), "extents", kv_api_extents_json(app));
 }
 
 static json_t *param_json(const struct kv_param_spec *p)

@@ -58,7 +58,7 @@ KV_HANDLER(kv_api_token_create)
     struct kv_stored_token t = {.created_us = kv_realtime_us()};
     char secret[64];
     if (!name || !*name || strlen(name) >= sizeof t.name) return kv_fail(err, KV_BAD_ARGUMENT, "name", "a token has a name of 1 to 63 bytes");
-    if (!rights || strlen(rights) >= sizeof t.rights || !kv_rights_parse(rights)) return kv_fail(err, KV_BAD_ARGUMENT, "rights", "rights are of viewer, operator, approver, admin, infer, separated by blanks");
+    if (!rights || strlen(rights) >= sizeof t.rights || !kv_rights_parse(rights)) return kv_fail(err, KV_BAD_ARGUMENT, "rights", "rights are of viewer, operator, approver, admin, infer, extents, separated by blanks");
     if (tenant && strlen(tenant) >= sizeof t.tenant) return kv_fail(err, KV_BAD_ARGUMENT, "tenant", "a tenant's name has at most 63 bytes");
     if (days && !(json_is_number(days) && json_number_value(days) > 0 && json_number_value(days) <= 36500)) return kv_fail(err, KV_BAD_ARGUMENT, "days", "days lie between 0 and 36500; leave them out for a token that does not expire");
     snprintf(t.name, sizeof t.name, "%s", name);

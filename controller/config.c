@@ -25,7 +25,7 @@ static const struct setting {
 
 /* Names of the environment that belong to other programs of this project. */
 static const char *const foreign_env[] = {"KVASIR_URL", "KVASIR_TOKEN", "KVASIR_CONTEXT", "KVASIR_BUILD", "KVASIR_ISA", "KVASIR_TEST_MODEL", "KVASIR_TEST_START_S"};
-static const char *const rights[] = {"viewer", "operator", "approver", "admin", "infer"};
+static const char *const rights[] = {"viewer", "operator", "approver", "admin", "infer", "extents"};
 static const char *const flags[] = {"--config", "--model", "--state", "--listen", "--set", "--print-config", "--demo", "--exit", "--help", "--version"};
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 

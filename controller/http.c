@@ -28,7 +28,7 @@ struct kv_http {
     void *app;
     enum kv_status (*ready)(void *app, struct kv_error *err);
     void (*log)(void *app, const struct kv_http_request *r);
-    size_t max_body;
+    size_t max_body, max_object;
     int64_t idle_us, upload_us;
     char address[300];
     int listener;
@@ -175,6 +175,11 @@ static enum kv_status check_right(struct kv_http_request *r, struct kv_error *er
     return KV_FORBIDDEN;
 }
 
+static size_t most(const struct kv_http *h, const struct kv_http_request *r)
+{
+    return r->route && r->route->flags & KV_ROUTE_OBJECT ? h->max_object : h->max_body;
+}
+
 /* What can be judged before the body: name, route, right, declared length. */
 static void peer_address(const struct kv_http_request *r, char *out, size_t cap)
 {
@@ -243,7 +248,7 @@ static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, s
         if (!st) st = found;
     }
     if (!st) st = check_right(r, err);
-    if (!st && length && strtoull(length, NULL, 10) > h->max_body) st = kv_fail(err, KV_BODY_TOO_LARGE, "body", "the body has %.20s bytes; the limit is %zu", length, h->max_body);
+    if (!st && length && strtoull(length, NULL, 10) > most(h, r)) st = kv_fail(err, KV_BODY_TOO_LARGE, "body", "the body has %.20s bytes; the limit is %zu", length, most(h, r));
     return st;
 }
 
@@ -315,8 +320,8 @@ static enum MHD_Result begin(struct kv_http *h, struct MHD_Connection *mc, const
 static enum MHD_Result take_body(struct kv_http *h, struct kv_http_request *r, const char *data, size_t *n)
 {
     size_t now = r->body_bytes + *n;
-    if (now > 2 * h->max_body) return MHD_NO; /* a chunked body without an end */
-    if (now <= h->max_body) {
+    if (now > 2 * most(h, r)) return MHD_NO; /* a chunked body without an end */
+    if (now <= most(h, r)) {
         char *more = realloc(r->body, now);
         if (!more) return MHD_NO;
         memcpy(more + r->body_bytes, data, *n);
@@ -349,7 +354,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
     r->path = url;
     kv_connections_wait(h->connections, connection_of(mc), 0);
     enum kv_status st = KV_OK;
-    if (r->body_bytes > h->max_body) st = kv_fail(&err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", h->max_body);
+    if (r->body_bytes > most(h, r)) st = kv_fail(&err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", most(h, r));
     if (!st && !(r->route->flags & KV_ROUTE_EARLY)) st = h->ready(h->app, &err);
     if (!st && r->route->flags & KV_ROUTE_JSON) st = parse_body(r, &err);
     if (!st) st = handle(h, r, &err);
@@ -448,6 +453,7 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
     h->ready = o->ready;
     h->log = o->log;
     h->max_body = c->max_body;
+    h->max_object = c->extents_object;
     h->idle_us = c->idle_timeout_s * 1000000;
     h->upload_us = c->upload_timeout_s * 1000000;
     st = kv_http_auth_create(c, host, *c->tls_key, &h->auth, err);

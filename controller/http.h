@@ -39,7 +39,8 @@ enum {
     KV_ROUTE_JSON = 1,  /* parse the body */
     KV_ROUTE_OPEN = 2,  /* needs no right */
     KV_ROUTE_EARLY = 4, /* served before `ready` says so */
-    KV_ROUTE_ONCE = 8   /* honours Idempotency-Key */
+    KV_ROUTE_ONCE = 8,  /* honours Idempotency-Key */
+    KV_ROUTE_OBJECT = 16 /* its body may be as long as an object of extents */
 };
 struct kv_http_route {
     const char *method, *path; /* "/api/v1/rollouts/{id}/{verb}" */
@@ -79,6 +80,7 @@ bool kv_http_client_gone(const struct kv_http_request *r);
 
 enum kv_status kv_http_reply_json(struct kv_http_request *r, int status, json_t *body, struct kv_error *err); /* takes body's reference; NULL is OUT_OF_MEMORY */
 enum kv_status kv_http_reply_text(struct kv_http_request *r, int status, const char *type, const char *data, size_t n, struct kv_error *err); /* copies */
+enum kv_status kv_http_reply_file(struct kv_http_request *r, int status, const char *type, int fd, uint64_t n, struct kv_error *err); /* takes fd over */
 void kv_http_reply_error(struct kv_http_request *r, const struct kv_error *e);
 json_t *kv_http_error_json(const struct kv_error *e);
 

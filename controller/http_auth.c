@@ -41,6 +41,7 @@ static const struct { const char *name; enum kv_right right; unsigned implied; }
     {"approver", KV_RIGHT_APPROVER, KV_RIGHT_VIEWER | KV_RIGHT_APPROVER},
     {"admin", KV_RIGHT_ADMIN, KV_RIGHT_VIEWER | KV_RIGHT_OPERATOR | KV_RIGHT_APPROVER | KV_RIGHT_ADMIN | KV_RIGHT_INFER},
     {"infer", KV_RIGHT_INFER, KV_RIGHT_INFER},
+    {"extents", KV_RIGHT_EXTENTS, KV_RIGHT_EXTENTS}, /* of other daemons: no person has it by being admin */
 };
 enum { N_RIGHTS = sizeof right_rows / sizeof *right_rows };
 

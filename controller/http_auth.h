@@ -4,7 +4,7 @@
 
 #include "controller/config.h"
 
-enum kv_right { KV_RIGHT_NONE = 0, KV_RIGHT_VIEWER = 1, KV_RIGHT_OPERATOR = 2, KV_RIGHT_APPROVER = 4, KV_RIGHT_ADMIN = 8, KV_RIGHT_INFER = 16 };
+enum kv_right { KV_RIGHT_NONE = 0, KV_RIGHT_VIEWER = 1, KV_RIGHT_OPERATOR = 2, KV_RIGHT_APPROVER = 4, KV_RIGHT_ADMIN = 8, KV_RIGHT_INFER = 16, KV_RIGHT_EXTENTS = 32 };
 
 struct kv_identity {
     unsigned rights; /* of enum kv_right */

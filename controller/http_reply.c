@@ -6,6 +6,7 @@
 #include <microhttpd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char csp[] = "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
                           "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -45,6 +46,17 @@ enum kv_status kv_http_reply_text(struct kv_http_request *r, int status, const c
 {
     struct MHD_Response *resp = MHD_create_response_from_buffer(n, (void *)data, MHD_RESPMEM_MUST_COPY);
     if (resp) {
+        add_header(resp, "Content-Type", type);
+        add_header(resp, "Cache-Control", "no-store");
+    }
+    return queue(r, status, resp, err);
+}
+
+enum kv_status kv_http_reply_file(struct kv_http_request *r, int status, const char *type, int fd, uint64_t n, struct kv_error *err)
+{
+    struct MHD_Response *resp = MHD_create_response_from_fd64(n, fd);
+    if (!resp) close(fd);
+    else {
         add_header(resp, "Content-Type", type);
         add_header(resp, "Cache-Control", "no-store");
     }

@@ -3,6 +3,8 @@
 #include "controller/config_paths.h"
 #include "controller/demo.h"
 #include "controller/drill.h"
+#include "controller/extent_client.h"
+#include "controller/extents.h"
 #include "controller/fault_lab.h"
 #include "controller/interruptions.h"
 #include "controller/tier_key.h"
@@ -42,19 +44,32 @@ static int report(const struct kv_error *e)
 
 /* ---------------------------------------------------------------- start */
 
-static enum kv_status refuse_unbuilt_tiers(const struct kv_config *c, struct kv_error *err)
+/* The remote tier that blocks leave for, and the store for other daemons' ones. */
+static enum kv_status start_extents(struct daemon *d, struct kv_error *err)
 {
-    const char *key = *c->remote_url ? "tiers.remote" : NULL;
-    if (!key) return KV_OK;
-    kv_fail(err, KV_UNSUPPORTED, key, "%s is set, and this version has no such tier", key);
-    kv_hint(err, "leave it empty; tiers.device, tiers.host and tiers.disk are there");
-    return KV_UNSUPPORTED;
+    const struct kv_config *c = &d->config;
+    char path[600];
+    snprintf(path, sizeof path, "%s%s", *c->extents_path ? c->extents_path : d->state, *c->extents_path ? "" : "/extents");
+    struct kv_extents_config serve = {.path = path, .capacity_bytes = c->extents_capacity, .reserve_bytes = c->extents_reserve, .object_bytes = c->extents_object};
+    enum kv_status st = c->extents_serve ? kv_extents_open(&serve, &d->app.extents, err) : KV_OK;
+    if (st || !*c->remote_url) return st;
+    if (!*c->disk_path) {
+        kv_fail(err, KV_BAD_ARGUMENT, "tiers.remote.url", "the remote tier takes what leaves the disk tier, and tiers.disk.path is empty");
+        kv_hint(err, "set tiers.disk.path");
+        return KV_BAD_ARGUMENT;
+    }
+    if (!strncmp(c->remote_url, "http://", 7) && *c->remote_token)
+        kv_events_log(KV_LOG_WARN, "tiers.remote.url is http: whoever sees the network between reads the token; blocks are sealed either way");
+    return kv_extent_client_create(&(struct kv_extent_client_config){c->remote_url, c->remote_token, c->remote_ca, (int32_t)c->remote_timeout}, &d->app.remote, err);
 }
 
 static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
 {
     const struct kv_config *c = &d->config;
     struct kv_engine_config e;
+    uint64_t requests = 0;
+    enum kv_status known = kv_store_last_request(d->app.store, &requests, err);
+    if (known) return known;
     kv_engine_config_default(&e);
     e.n_threads = (int32_t)c->threads;
     e.max_sequences = (int32_t)c->max_sequences;
@@ -72,11 +87,16 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.shadow_fraction = c->shadow_fraction;
     e.shadow_queue = (int32_t)c->shadow_queue;
     e.sink = kv_store_sink(d->app.store);
+    e.last_request = requests;
     e.prefix_reuse = c->prefix_reuse;
     e.disk_path = c->disk_path;
     e.disk_bytes = c->disk_capacity;
     e.disk_reserve_bytes = c->disk_reserve;
     e.disk_threads = (int32_t)c->disk_threads;
+    e.remote = d->app.remote ? kv_extent_client_io(d->app.remote) : NULL;
+    e.remote_bytes = (uint64_t)c->remote_bytes;
+    e.remote_timeout_ms = (int32_t)c->remote_timeout;
+    e.remote_pause_ms = (int32_t)c->remote_pause;
     e.prefetch_bytes = (uint64_t)c->prefetch_bytes;
     e.eviction = c->disk_eviction;
     e.faults = d->app.fault_lab ? kv_fault_lab_faults(d->app.fault_lab) : NULL;
@@ -184,8 +204,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!app->events || !app->sessions || !app->interruptions || !lab) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
     kv_events_log_level(kv_events_level_from_name(d->config.log_level));
     kv_events_log_to(app->events);
-    enum kv_status st = refuse_unbuilt_tiers(&d->config, err);
-    if (!st) st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
+    enum kv_status st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
     if (!st) st = kv_config_state_dir(&d->config, d->state, sizeof d->state, err);
     if (!st) st = kv_http_create(&http, &app->http, err);
     if (!st) st = kv_notify_create(&(struct kv_notify_config){.webhook = d->config.notify_webhook, .secret_file = d->config.notify_secret, .program = d->config.notify_program}, &app->notify, err);
@@ -193,6 +212,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = kv_api_issue_tokens(app, err);
     if (!st && *d->config.trace_path) st = kv_trace_record_open(d->config.trace_path, &app->trace, err);
     if (!st) st = open_model(d, err);
+    if (!st) st = start_extents(d, err);
     if (!st) st = start_engine(d, err);
     if (!st) st = start_control(d, err);
     if (!st) st = start_quality(d, err);
@@ -226,6 +246,8 @@ static void stop(struct daemon *d)
     if (app->control) kv_control_destroy(app->control);
     kv_http_destroy(app->http);
     if (app->engine) kv_engine_destroy(app->engine);
+    kv_extent_client_destroy(app->remote);
+    kv_extents_close(app->extents);
     if (app->store) kv_store_close(app->store);
     kv_notify_free(app->notify);
     if (app->model) kv_model_close(app->model);

@@ -165,6 +165,7 @@ struct kv_receipt_sink {
 
 struct kv_engine;
 struct kv_disk_io; /* runtime/residency/disk.h */
+struct kv_remote_io; /* runtime/residency/remote.h */
 struct kv_faults;  /* runtime/residency/faults.h */
 
 struct kv_engine_config {
@@ -180,6 +181,10 @@ struct kv_engine_config {
     uint64_t disk_bytes, disk_reserve_bytes; /* cap of its files, and what stays free on the file system */
     uint8_t disk_key[32];           /* master key of its encryption */
     int32_t disk_threads;           /* transfer threads of the disk tier, 1 to 16; 0: 4 */
+    const struct kv_remote_io *remote; /* carries blocks that leave the disk; outlives the engine; NULL: no remote tier */
+    uint64_t remote_bytes;          /* of blocks on their way, each way; default 256 MiB */
+    int32_t remote_timeout_ms;      /* of one fetch, unless computing its rows takes longer; default 2000 */
+    int32_t remote_pause_ms;        /* nothing is asked for so long after failures in a row; default 10000 */
     uint64_t prefetch_bytes;        /* window of waiting requests' histories that come from disk to host memory ahead of their turn; 0: none; default 256 MiB */
     const char *eviction;           /* "fifo", "lru", "lfu", "value"; NULL: lru */
     const struct kv_disk_io *disk_io; /* NULL: the system's calls */
@@ -199,6 +204,7 @@ struct kv_engine_config {
     double shadow_fraction;         /* share of (layer, K/V head, step) units shadowed; default 0.02 */
     int32_t shadow_queue;           /* bounded; drops are counted */
     struct kv_receipt_sink sink;
+    uint64_t last_request;          /* ids of requests follow it; default 0 */
     struct kv_faults *faults;       /* outlives the engine; NULL: none can be injected, and disk_io is as given */
 };
 void kv_engine_config_default(struct kv_engine_config *c);
@@ -386,6 +392,8 @@ struct kv_tier_stats {
     /* used: of the cap. persistent: rows that stay; staging: rows on their way in or out; scratch: buffers in host memory beside the cap; pinned: for the device. */
     uint64_t capacity_bytes, used_bytes, persistent_bytes, staging_bytes, pinned_bytes, scratch_bytes;
     uint64_t hits, misses, bytes_in, bytes_out, transfers_in_flight, failures;
+    uint64_t objects, skipped, refused; /* remote: objects of the store; blocks it was not asked for or given; bodies that were not what was sealed */
+    const char *breaker;                /* remote: "closed", "open", "trial"; NULL: the tier has none */
     bool huge_pages;
     enum kv_status last_failure; /* and when, CLOCK_REALTIME; 0: never */
     int64_t last_failure_us;

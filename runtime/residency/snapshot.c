@@ -59,6 +59,7 @@ static enum kv_status shed(struct kv_directory *d, const struct kv_chain *chain,
     if (kv_directory_victim(d, tier, &id) != KV_OK) return KV_CAPACITY;
     int32_t block = id.position_first / KV_BLOCK_ROWS;
     if (block < chain->n_blocks && !memcmp(chain->prefix[block].b, id.prefix.b, sizeof id.prefix.b) && !strncmp(chain->base.tenant, id.tenant, KV_NAME_CHARS)) return KV_CAPACITY;
+    if (chain->leaving) chain->leaving->block(chain->leaving->ctx, d, &id);
     int32_t gone = 0;
     for (id.layer = 0; id.layer < chain->n_layers; id.layer++) gone += kv_directory_forget(d, &id, tier) == KV_OK;
     return gone ? KV_OK : KV_CAPACITY;

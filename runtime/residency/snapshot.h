@@ -9,11 +9,16 @@
 #include "runtime/residency/cache.h"
 #include "runtime/residency/directory.h"
 
+struct kv_leaving { /* told of a block, by the identity of one of its layers, before all of them are let go of */
+    void (*block)(void *ctx, struct kv_directory *d, const struct kv_chunk_identity *id);
+    void *ctx;
+};
 struct kv_chain { /* the whole blocks of a token sequence, by the digests that name them */
     struct kv_chunk_identity base;
     int32_t n_layers, n_kv_heads, n_blocks;
     struct kv_prefix_digest *prefix; /* [n_blocks] up to the last token of each */
     const struct kv_fault_marks *faults; /* injected ones that reads of it meet; NULL: none */
+    const struct kv_leaving *leaving;    /* of what makes room for it; NULL: nobody is told */
 };
 /* OUT_OF_MEMORY leaves a chain that may be freed. */
 enum kv_status kv_chain_create(const struct kv_chunk_identity *base, const int32_t *tokens, int32_t n_tokens, int32_t n_layers, int32_t n_kv_heads, struct kv_chain *out);

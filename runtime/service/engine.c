@@ -15,6 +15,7 @@
 void kv_engine_config_default(struct kv_engine_config *c)
 {
     *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .starvation_us = 10000000, .host_bytes = DEFAULT_HOST_BYTES, .swap_bytes = UINT64_C(256) << 20, .prefetch_bytes = UINT64_C(256) << 20,
+                                   .remote_bytes = UINT64_C(256) << 20, .remote_timeout_ms = 2000, .remote_pause_ms = 10000,
                                    .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256, .prefix_reuse = true, .index_share = 3,
                                    .shadow_fraction = 0.02, .shadow_queue = 64};
 }
@@ -171,6 +172,7 @@ enum kv_status kv_engine_create(struct kv_model *m, const struct kv_engine_confi
     struct kv_engine *e = calloc(1, sizeof *e);
     if (!e) return kv_fail(err, KV_OUT_OF_MEMORY, "engine", "no memory for the engine");
     e->config = *c;
+    e->next_id = c->last_request;
     if (!e->config.host_bytes) e->config.host_bytes = DEFAULT_HOST_BYTES;
     e->model = m;
     e->info = kv_model_info(m);

@@ -171,7 +171,10 @@ void kv_report_stats(struct kv_engine *e)
     s->n_tiers = 2;
     kv_placement_tier_stats(e->placements, &s->tier[0]);
     host_stats(e, &s->tier[1]);
-    if (e->turns) kv_turns_stats(e->turns, &s->tier[s->n_tiers++], &s->turns);
+    if (e->turns) {
+        kv_turns_stats(e->turns, &s->tier[2], &s->tier[3], &s->turns);
+        s->n_tiers = s->tier[3].name ? 4 : 3;
+    }
     pthread_mutex_lock(&e->lock);
     e->n_timings = kv_placement_timings(e->placements, e->timings_out, e->weights->n_layers);
     kv_engine_rates(e, &s->rates);

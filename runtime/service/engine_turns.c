@@ -24,7 +24,8 @@ enum kv_status kv_engine_turns_create(struct kv_engine *e, struct kv_error *err)
     struct kv_turns_config t = {.base = e->prefix_base, .n_layers = e->weights->n_layers, .n_kv_heads = e->weights->n_kv_heads,
                                 .slab_bytes = kv_slab_bytes(KV_ROW_TYPE, e->weights->n_kv_heads, e->weights->d_head), .path = c->disk_path,
                                 .capacity_bytes = c->disk_bytes, .reserve_bytes = c->disk_reserve_bytes, .io = c->faults ? &kv_disk_io_faulty : c->disk_io, .victim = KV_VICTIM_LRU, .threads = c->disk_threads,
-                                .event = on_event, .event_ctx = e};
+                                .event = on_event, .event_ctx = e, .remote = c->remote, .remote_bytes = c->remote_bytes, .remote_timeout_ms = c->remote_timeout_ms,
+                                .remote_pause_ms = c->remote_pause_ms};
     if (!c->disk_path || !*c->disk_path) return KV_OK;
     memcpy(t.key, c->disk_key, sizeof t.key);
     if (c->eviction)
@@ -67,7 +68,7 @@ static void arrived(struct kv_engine *e, struct kv_sequence *s)
     kv_engine_offer_prefix(e, s);
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = t->first * KV_BLOCK_ROWS, .bytes = t->bytes, .rows = (uint64_t)rows,
                            .rows_total = (uint64_t)s->n_prompt, .value = t->took_us};
-    snprintf(r.detail, sizeof r.detail, "restored from disk, %.0f us of it waited for by a step", s->cache.arrival_wait_us);
+    snprintf(r.detail, sizeof r.detail, "restored from %s, %.0f us of it waited for by a step", t->fetch ? "disk and remote tier" : "disk", s->cache.arrival_wait_us);
     kv_report_receipt(e, s, KV_RECEIPT_TRANSFER, t->status, r);
     if (t->status != KV_OK) kv_report_failure(e, s, t->status, "saved rows could not be read; they are computed again");
     kv_turns_arrived(e->turns, s->tenant, s->session, s->arriving, s->cache.arrival_wait_us);
@@ -101,6 +102,7 @@ bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s)
     case KV_TURN_LOOKING: return true;
     case KV_TURN_READING: return !starts(e, s);
     case KV_TURN_FOUND:
+        if (s->turn->fetch_status != KV_OK) kv_report_failure(e, s, s->turn->fetch_status, "the remote tier did not give all rows it was asked for; they are computed");
         if (s->turn->end > s->turn->first && kv_engine_reserve(e, s, (s->turn->end - s->turn->first) * KV_BLOCK_ROWS) == KV_OK) {
             kv_turns_read(e->turns, s->turn, &s->cache);
             return true;
@@ -219,6 +221,11 @@ enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command wh
     if (s == KV_NOT_FOUND) {
         kv_fail(err, s, "session", "nothing of session %.63s of tenant %.63s is kept on disk", session, tenant);
         kv_hint(err, "what is kept are whole blocks of %d tokens that were computed exactly", KV_BLOCK_ROWS);
+        return s;
+    }
+    if (s == KV_REMOTE_TIMEOUT || s == KV_REMOTE_UNAVAILABLE) {
+        kv_fail(err, s, "tiers.remote", "what the remote tier has of session %.63s could not be erased", session);
+        kv_hint(err, "its blocks are gone from disk; drop it again once the remote tier answers");
         return s;
     }
     if (s == KV_CONFLICT) return kv_fail(err, s, "session", "session %.63s is pinned or its blocks are being read", session);

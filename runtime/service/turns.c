@@ -1,5 +1,6 @@
 /* turns.c — the thread that reads and saves, and how the decode thread talks to it. */
 #include "runtime/service/turns_records.h"
+#include "runtime/service/turns_remote.h"
 
 #include "runtime/execution/futex.h"
 #include "runtime/residency/mover.h"
@@ -42,9 +43,10 @@ static bool named(const struct kv_turn *j)
     return j->session[0] != 0;
 }
 
+/* What the disk has, and what the remote tier is to be asked for. */
 static void look(struct kv_turns *t, struct kv_turn *j)
 {
-    int32_t held = kv_chain_held(t->directory, &j->chain);
+    int32_t held = j->held = kv_chain_held(t->directory, &j->chain);
     double rows = (held - j->first) * KV_BLOCK_ROWS, bytes = (double)(held - j->first) * j->chain.n_layers * (double)t->config.slab_bytes;
     j->end = held > j->first ? held : j->first;
     if (j->end > j->first && j->us_per_row > 0 && !j->faults.mask && bytes * t->us_per_byte > rows * j->us_per_row) {
@@ -55,14 +57,32 @@ static void look(struct kv_turns *t, struct kv_turn *j)
     struct kv_chain used = j->chain;
     used.n_blocks = held;
     kv_chain_touch(t->directory, &used); /* what a request waits for is no victim of the saves before it */
+    j->fetch = kv_turns_fetch_plan(t, j, held);
     if (j->ahead) return;
     pthread_mutex_lock(&t->lock);
     t->tier.hits += (uint64_t)(held > j->first ? held - j->first : 0);
     t->tier.misses += (uint64_t)(j->chain.n_blocks - (held > j->first ? held : j->first));
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* Both tiers were asked: the session's state follows. */
+static void looked(struct kv_turns *t, struct kv_turn *j)
+{
+    if (j->fetch && !j->dearer) {
+        j->fetch_status = j->fetch->status;
+        if (j->fetch->n) j->held = j->end = j->fetch->first + j->fetch->n;
+    }
+    if (j->ahead) return;
+    int32_t held = j->held;
+    double rows = (held - j->first) * KV_BLOCK_ROWS;
+    pthread_mutex_lock(&t->lock);
+    t->stats.failures += j->fetch_status != KV_OK;
     t->stats.recomputes += j->dearer;
     if (named(j)) {
         struct session *s = kv_turns_make(t, j->tenant, j->session, held > 0 ? KV_SESSION_PAUSED_HOST : KV_SESSION_PREFILL_NEW_TURN);
         s->info.recomputes += j->dearer;
+        s->info.failures += j->fetch_status != KV_OK;
+        if (j->fetch_status != KV_OK) s->info.reason = j->fetch_status;
         s->info.recompute_us = rows > 0 ? rows * j->us_per_row : 0;
         if (held > 0 && s->chain.n_blocks == 0) {
             struct kv_chain copy = j->chain;
@@ -115,14 +135,16 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
     kv_faults_at_disk(&j->faults);
     j->chain.faults = &j->faults;
     for (int32_t l = 0; l < j->chain.n_layers && j->end > j->first && !atomic_load(&j->cancelled); l++) {
-        for (int32_t b = j->first, whole; b < j->end && !atomic_load(&j->cancelled); b = whole) {
-            int32_t end = j->end - b > window ? b + window : j->end;
+        int32_t near = j->fetch && j->fetch->first < j->end ? j->fetch->first : j->end; /* those before are on disk */
+        for (int32_t b = j->first, whole; b < near && !atomic_load(&j->cancelled); b = whole) {
+            int32_t end = near - b > window ? b + window : near;
             enum kv_status s = kv_chain_read_layer(t->directory, &j->chain, l, b, end, j->cache, &whole);
             j->bytes += (uint64_t)(whole - b) * t->config.slab_bytes;
             if (s == KV_OK) continue;
             j->status = s;
-            j->end = whole;
+            j->end = near = whole;
         }
+        if (j->fetch) kv_turns_fetch_copy(t, j, l);
         atomic_store(&j->ready, j->status == KV_OK ? (uint32_t)l + 1 : KV_ARRIVAL_FAILED);
         kv_futex_wake(&j->ready);
         if (l + 1 < j->chain.n_layers) t->config.event(t->config.event_ctx);
@@ -134,6 +156,7 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
         double each = j->took_us / (double)j->bytes;
         t->us_per_byte = t->us_per_byte > 0 ? 0.7 * t->us_per_byte + 0.3 * each : each;
     }
+    if (j->fetch && j->end > j->fetch->first) j->bytes += (uint64_t)(j->end - j->fetch->first) * j->fetch->block_bytes;
     struct kv_chain used = j->chain;
     used.n_blocks = j->end;
     kv_chain_touch(t->directory, &used);
@@ -153,7 +176,7 @@ static void read_blocks(struct kv_turns *t, struct kv_turn *j)
         s->info.restored_tokens = tokens;
         s->info.restore_us = j->took_us;
         s->info.failures += j->status != KV_OK;
-        s->info.reason = j->status;
+        s->info.reason = j->status ? j->status : j->fetch_status;
         if (tokens > 0) (void)kv_lifecycle_move(&s->info.state, KV_SESSION_RESUME_READY);
         else if (kv_lifecycle_move(&s->info.state, KV_SESSION_TOKEN_ONLY) == KV_OK) (void)kv_lifecycle_move(&s->info.state, KV_SESSION_RECOMPUTING);
     }
@@ -202,6 +225,7 @@ static void finish_save(struct kv_turns *t, struct kv_turn *j)
     struct kv_chain used = j->chain;
     used.n_blocks = j->end;
     kv_chain_touch(t->directory, &used);
+    int32_t remote = kv_turns_remote_overflow(t, j, j->end, j->asked);
     pthread_mutex_lock(&t->lock);
     t->stats.saves++;
     t->stats.failures += j->status != KV_OK;
@@ -211,7 +235,8 @@ static void finish_save(struct kv_turns *t, struct kv_turn *j)
     s->info.failures += j->status != KV_OK;
     s->info.reason = j->status;
     s->info.tokens = j->chain.n_blocks * KV_BLOCK_ROWS;
-    kv_turns_keep_chain(t, s, &j->chain, j->end);
+    kv_turns_keep_chain(t, s, &j->chain, j->end + remote); /* of what is remote too, so that dropping it finds it */
+    s->info.blocks = s->info.held_blocks = j->end;
     pthread_mutex_unlock(&t->lock);
     /* Whoever sees the session saved finds it after a restart too. */
     kv_turns_records_sweep(t);
@@ -257,6 +282,7 @@ static struct command **next_command(struct kv_turns *t)
 {
     struct command **at = &t->command;
     for (; *at; at = &(*at)->next) {
+        if ((*at)->erasing) continue;
         const struct kv_turn *j = (*at)->what == KV_SESSION_DROP ? t->saves.head : NULL;
         while (j && (strcmp(j->session, (*at)->session) || strcmp(j->tenant, (*at)->tenant))) j = j->next;
         if (!j) break;
@@ -272,20 +298,30 @@ static bool work(struct kv_turns *t)
     if (c) {
         *at = c->next;
         pthread_mutex_unlock(&t->lock);
-        c->status = kv_turns_run(t, c);
+        bool again = c->erased;
+        enum kv_status s = kv_turns_run(t, c);
         publish_stats(t);
         pthread_mutex_lock(&t->lock);
-        c->done = true;
+        if (!again && (c->erasing || c->erased)) {
+            c->next = t->command;
+            t->command = c;
+        } else {
+            c->status = s;
+            c->done = true;
+        }
         pthread_cond_broadcast(&t->answered);
     } else if (j) {
         take_out(j->ahead ? &t->ahead : &t->reads, j);
         pthread_mutex_unlock(&t->lock);
         bool looks = atomic_load(&j->phase) == KV_TURN_LOOKING;
-        if (looks) look(t, j);
-        else read_blocks(t, j);
+        if (!looks) read_blocks(t, j);
+        else if (!j->fetch) look(t, j);
+        bool asks = looks && j->fetch && !j->fetch->done;
+        if (looks && !asks) looked(t, j);
         publish_stats(t);
         pthread_mutex_lock(&t->lock);
-        done(t, j, looks ? KV_TURN_FOUND : KV_TURN_DONE); /* j may be gone from here on */
+        if (asks) kv_turns_fetch_begin(t, j);
+        else done(t, j, looks ? KV_TURN_FOUND : KV_TURN_DONE); /* j may be gone from here on */
     } else if ((j = t->saves.head)) {
         pthread_mutex_unlock(&t->lock);
         bool over = save_window(t, j);
@@ -349,6 +385,7 @@ static enum kv_status open_tier(struct kv_turns *t, struct kv_error *err)
     for (size_t i = 0; s == KV_OK && i < t->n_unwanted; i++) t->disk.release(t->disk.ctx, t->unwanted[i]);
     free(t->unwanted);
     t->unwanted = NULL;
+    if (s == KV_OK && c->remote) s = kv_turns_remote_create(t, err);
     if (s == KV_OK) kv_turns_records_load(t);
     t->tier = (struct kv_tier_stats){.name = "disk", .capacity_bytes = c->capacity_bytes};
     if (s == KV_OK) publish_stats(t);
@@ -398,6 +435,7 @@ void kv_turns_destroy(struct kv_turns *t)
 {
     if (!t) return;
     kv_turns_stop(t);
+    kv_turns_remote_destroy(t);
     for (int32_t i = 0; t->session && i < KV_SESSIONS_MAX; i++) {
         if (t->directory) kv_turns_unpin(t, &t->session[i]);
         kv_chain_free(&t->session[i].chain);
@@ -424,9 +462,12 @@ static struct kv_turn *make_turn(struct kv_turns *t, const char *tenant, const c
     memcpy(base.tenant, j->tenant, sizeof base.tenant < sizeof j->tenant ? sizeof base.tenant : sizeof j->tenant);
     j->us_per_row = us_per_row;
     j->began_us = kv_now_us();
-    if (kv_chain_create(&base, tokens, n_tokens, t->config.n_layers, t->config.n_kv_heads, &j->chain) == KV_OK) return j;
-    free(j);
-    return NULL;
+    if (kv_chain_create(&base, tokens, n_tokens, t->config.n_layers, t->config.n_kv_heads, &j->chain) != KV_OK) {
+        free(j);
+        return NULL;
+    }
+    if (t->remote) j->chain.leaving = &t->leaving;
+    return j;
 }
 
 static void hand_over(struct kv_turns *t, struct turn_list *to, struct kv_turn *j, enum kv_turn_phase phase)
@@ -437,6 +478,12 @@ static void hand_over(struct kv_turns *t, struct turn_list *to, struct kv_turn *
     t->stats.waiting++;
     pthread_cond_broadcast(&t->work);
     pthread_mutex_unlock(&t->lock);
+}
+
+void kv_turns_look_again(struct kv_turns *t, struct kv_turn *j)
+{
+    push(&t->reads, j);
+    pthread_cond_broadcast(&t->work);
 }
 
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
@@ -463,9 +510,12 @@ void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)
 {
     atomic_store(&j->cancelled, true);
     pthread_mutex_lock(&t->lock);
-    if (take_out(&t->reads, j) || take_out(&t->ahead, j)) done(t, j, KV_TURN_DONE);
-    while (atomic_load(&j->phase) == KV_TURN_LOOKING || atomic_load(&j->phase) == KV_TURN_READING) pthread_cond_wait(&t->answered, &t->lock);
+    while (atomic_load(&j->phase) == KV_TURN_LOOKING || atomic_load(&j->phase) == KV_TURN_READING) {
+        if (take_out(&t->reads, j) || take_out(&t->ahead, j) || kv_turns_fetch_cancel(t, j)) done(t, j, KV_TURN_DONE);
+        else pthread_cond_wait(&t->answered, &t->lock);
+    }
     pthread_mutex_unlock(&t->lock);
+    kv_turns_fetch_free(t, j->fetch);
     kv_chain_free(&j->chain);
     free(j);
 }
@@ -474,7 +524,7 @@ bool kv_turns_save(struct kv_turns *t, const char *tenant, const char *session, 
 {
     struct kv_turn *j = make_turn(t, tenant, session, tokens, blocks * KV_BLOCK_ROWS, us_per_row);
     if (!j) return false;
-    j->end = blocks;
+    j->end = j->asked = blocks;
     j->own = *cache;
     j->faults = cache->faults;
     memset(cache, 0, sizeof *cache);

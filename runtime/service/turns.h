@@ -23,6 +23,9 @@ struct kv_turns_config {
     int32_t threads;               /* that carry out reads and writes of a group, the turns thread included; 0: KV_DISK_THREADS */
     const struct kv_disk_io *io;   /* NULL: the system's */
     enum kv_victim victim;
+    const struct kv_remote_io *remote; /* NULL: no remote tier; used during create only */
+    uint64_t remote_bytes;             /* of blocks on their way, each way */
+    int32_t remote_timeout_ms, remote_pause_ms;
     void (*event)(void *ctx);      /* turns thread: a look, read or save is done */
     void *event_ctx;
 };
@@ -34,6 +37,8 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     struct kv_chain chain;
     int32_t first, end;            /* blocks [first, end) are to be read, or were found; those before are in the cache already */
     int32_t asked;                 /* end as the read began; constant from then on, while end falls when a block cannot be read */
+    int32_t held;                  /* blocks that were there as it looked; turns thread */
+    struct kv_fetch *fetch;        /* blocks that only the remote tier has, or is asked for; NULL: none */
     struct kv_cache *cache;        /* of the sequence */
     struct kv_cache own;           /* of a save, which has the slabs to itself */
     double us_per_row, began_us, took_us;
@@ -41,6 +46,7 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     bool ahead;                    /* of its turn */
     bool dearer;                   /* the blocks are there and computing them again is expected to be faster */
     enum kv_status status;         /* why end is less than what was asked for */
+    enum kv_status fetch_status;   /* why the remote tier gave less than it was asked for; OK: it has no more */
     uint64_t bytes;                /* read */
     _Atomic int phase;
     _Atomic uint32_t ready;        /* layers in place, of every block that was asked for; KV_ARRIVAL_FAILED: end has fallen. A futex word */
@@ -74,7 +80,8 @@ void kv_turns_arrived(struct kv_turns *t, const char *tenant, const char *sessio
 
 /* ---------------------------------------------------------------- any thread */
 
-void kv_turns_stats(struct kv_turns *t, struct kv_tier_stats *disk, struct kv_turn_stats *out);
+/* remote: its name is NULL where there is none. */
+void kv_turns_stats(struct kv_turns *t, struct kv_tier_stats *disk, struct kv_tier_stats *remote, struct kv_turn_stats *out);
 int32_t kv_turns_sessions(struct kv_turns *t, struct kv_session_info *out, int32_t cap); /* last used first */
 /* These wait for the turns thread. NOT_FOUND: no such session. info may be NULL. */
 enum kv_status kv_turns_command(struct kv_turns *t, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *info);

@@ -73,7 +73,7 @@ static struct record *read_record(struct kv_turns *t, const struct found_record 
 static void list_session(struct kv_turns *t, const struct found_record *f, const struct record *r)
 {
     struct session *s = kv_turns_make(t, f->id.tenant, r->session, KV_SESSION_PAUSED_HOST);
-    struct kv_chain chain = {.base = t->config.base, .n_layers = t->config.n_layers, .n_kv_heads = t->config.n_kv_heads, .n_blocks = r->n_blocks};
+    struct kv_chain chain = {.base = t->config.base, .n_layers = t->config.n_layers, .n_kv_heads = t->config.n_kv_heads, .n_blocks = r->n_blocks, .leaving = t->remote ? &t->leaving : NULL};
     memcpy(chain.base.tenant, f->id.tenant, sizeof chain.base.tenant);
     chain.prefix = malloc((size_t)r->n_blocks * sizeof *chain.prefix);
     if (!chain.prefix) return;

@@ -1,5 +1,6 @@
 /* turns_sessions.c — the table of sessions: states, and what operators ask and order. */
 #include "runtime/service/turns_records.h"
+#include "runtime/service/turns_remote.h"
 
 #include "runtime/residency/mover.h"
 
@@ -100,10 +101,9 @@ static bool names(const struct session *o, const struct session *s, int32_t bloc
            !memcmp(o->chain.prefix[block].b, s->chain.prefix[block].b, sizeof s->chain.prefix[block].b);
 }
 
-/* From the end, so that what is left of a failed deletion is still a beginning. Blocks that another session names stay with it. */
-static enum kv_status drop(struct kv_turns *t, struct session *s)
+/* From the end, so that what is left of a failed deletion is still a beginning. Blocks that another session names stay with it; gone: [n_blocks] the others. */
+static enum kv_status drop_local(struct kv_turns *t, struct session *s, struct kv_chunk_identity *gone, int32_t *n_gone)
 {
-    if (s->info.pinned) return KV_CONFLICT;
     for (int32_t b = s->chain.n_blocks - 1; b >= 0; b--) {
         bool shared = false;
         for (int32_t i = 0; i < KV_SESSIONS_MAX && !shared; i++) shared = names(&t->session[i], s, b);
@@ -111,10 +111,37 @@ static enum kv_status drop(struct kv_turns *t, struct session *s)
             struct kv_chunk_identity id = kv_chain_chunk(&s->chain, l, b);
             enum kv_status r = kv_directory_remove(t->directory, &id);
             if (r != KV_OK && r != KV_NOT_FOUND) return r;
+            if (gone && l == 0) gone[(*n_gone)++] = id;
         }
         s->chain.n_blocks = b;
     }
     return KV_OK;
+}
+
+/* First what lies here, then, by the command's second run, what the remote tier has: nothing can leave for it any more. A session whose remote blocks
+ * could not be erased stays, to be dropped again; one that has a new turn by then stays with that. */
+static enum kv_status drop(struct kv_turns *t, struct session *s, struct command *c, bool *asked)
+{
+    if (c->erased) {
+        if (c->status != KV_OK && s->chain.n_blocks == 0) s->chain.n_blocks = c->n_blocks;
+        return c->status;
+    }
+    if (s->info.pinned) return KV_CONFLICT;
+    struct kv_chunk_identity *gone = t->remote ? malloc(((size_t)s->chain.n_blocks + 1) * sizeof *gone) : NULL;
+    int32_t n_gone = 0, n_blocks = s->chain.n_blocks;
+    if (t->remote && !gone) return KV_OUT_OF_MEMORY;
+    enum kv_status r = drop_local(t, s, gone, &n_gone);
+    if (r != KV_OK || n_gone == 0) {
+        free(gone);
+        return r;
+    }
+    c->n_blocks = n_blocks;
+    pthread_mutex_lock(&t->lock);
+    r = kv_turns_remote_erase(t, gone, n_gone, c);
+    pthread_mutex_unlock(&t->lock);
+    *asked = r == KV_OK;
+    if (!*asked) s->chain.n_blocks = n_blocks;
+    return r;
 }
 
 static enum kv_status apply_pin(struct kv_turns *t, struct session *s, bool pinned)
@@ -152,11 +179,13 @@ enum kv_status kv_turns_run(struct kv_turns *t, struct command *c)
     struct session *s = kv_turns_find(t, c->tenant, c->session);
     pthread_mutex_unlock(&t->lock);
     enum kv_status r = KV_OK;
-    if (!s) return KV_NOT_FOUND;
+    bool again = c->erased, asked = false;
+    if (!s) return again ? c->status : KV_NOT_FOUND;
     if (c->what == KV_SESSION_PIN || c->what == KV_SESSION_UNPIN) r = set_pin(t, s, c->what == KV_SESSION_PIN);
-    show(t, c, s);
+    if (!again) show(t, c, s);
     if (c->what != KV_SESSION_DROP) return r;
-    r = drop(t, s);
+    r = drop(t, s, c, &asked);
+    if (asked || (again && s->chain.n_blocks)) return r;
     if (r == KV_OK) r = kv_turns_record_erase(t, s);
     pthread_mutex_lock(&t->lock);
     s->info.blocks = s->info.held_blocks = s->chain.n_blocks;
@@ -226,8 +255,10 @@ int32_t kv_turns_sessions(struct kv_turns *t, struct kv_session_info *out, int32
     return n;
 }
 
-void kv_turns_stats(struct kv_turns *t, struct kv_tier_stats *disk, struct kv_turn_stats *out)
+void kv_turns_stats(struct kv_turns *t, struct kv_tier_stats *disk, struct kv_tier_stats *remote, struct kv_turn_stats *out)
 {
+    *remote = (struct kv_tier_stats){0};
+    if (t->remote) kv_turns_remote_stats(t, remote);
     pthread_mutex_lock(&t->lock);
     *disk = t->tier;
     disk->transfers_in_flight = (uint64_t)t->stats.waiting;

@@ -1,4 +1,4 @@
-/* turns_state.h — the turns from the inside, for turns.c and turns_sessions.c only. */
+/* turns_state.h — the turns from the inside, for turns*.c only. */
 #ifndef KV_TURNS_STATE_H
 #define KV_TURNS_STATE_H
 
@@ -26,6 +26,8 @@ struct command {
     struct kv_session_info *info;
     enum kv_status status;
     bool done;
+    bool erasing, erased;       /* the remote tier is asked; it answered */
+    int32_t n_blocks;           /* of the session's chain before that */
     struct command *next;
 };
 
@@ -36,6 +38,8 @@ struct kv_turns {
     /* Turns thread. */
     struct kv_tier disk;
     struct kv_directory *directory;
+    struct kv_turns_remote *remote; /* NULL: none */
+    struct kv_leaving leaving;
     double us_per_byte; /* of reads, moving average */
     struct kv_block *unwanted; /* extents of earlier runs that the directory had no room for; while opening */
     size_t n_unwanted, cap_unwanted;
@@ -52,6 +56,9 @@ struct kv_turns {
     struct kv_turn_stats stats;
     struct kv_tier_stats tier;
 };
+
+/* turns.c. Under the lock: the remote tier answered a look. */
+void kv_turns_look_again(struct kv_turns *t, struct kv_turn *j);
 
 /* turns_sessions.c. Under the lock but where the turns thread is named. */
 struct session *kv_turns_find(struct kv_turns *t, const char *tenant, const char *session);

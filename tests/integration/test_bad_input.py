@@ -48,7 +48,7 @@ class Start(unittest.TestCase):
         self.refused("BAD_ARGUMENT", "local|token", "--set", "auth.mode=open")
         self.refused("BAD_ARGUMENT", "--exit goes with --demo", "--exit")
         self.refused("UNKNOWN_KEY", "'KVASIR_ENGINE_THREAD'", env=environment(KVASIR_ENGINE_THREAD="2"), hint="KVASIR_ENGINE_THREADS")
-        self.refused("UNSUPPORTED", "tiers.remote", *self.serve("--set", "tiers.remote.url=http://x/"))
+        self.refused("BAD_ARGUMENT", "tiers.remote.url", *self.serve("--set", "tiers.remote.url=http://x/"))  # without a disk tier
 
     def test_configuration_files(self):
         self.refused("FILE_UNREADABLE", "No such file", "--config", self.path("none.json"))
