@@ -1,7 +1,7 @@
 /* avx512_ranking.c — what ranking rows takes, sixteen rows or channels a vector. */
 #include "kernels/x86/avx512.h"
 
-enum { BLOCKS_AHEAD = 2, ROWS_AHEAD = 12 }; /* fetched while these are multiplied */
+enum { BLOCKS_AHEAD = 1, ROWS_AHEAD = 12 }; /* fetched while these are multiplied */
 
 /* One block and N query rows; ahead: bytes to the same channels of the block to fetch. */
 KV_INLINE void block_dots(const enum kv_type type, const int N, const uint8_t *block, const int32_t *pick, const float *weight, int32_t n_channels, size_t ahead,
@@ -15,7 +15,7 @@ KV_INLINE void block_dots(const enum kv_type type, const int N, const uint8_t *b
         const uint8_t *column = block + (size_t)(pick ? pick[c] : c) * run;
         __m512 k[4];
         if (ahead)
-            for (size_t line = 0; line < run; line += 64) _mm_prefetch((const char *)column + ahead + line, _MM_HINT_T0);
+            for (size_t line = 0; line < run; line += 64) _mm_prefetch((const char *)column + ahead + line, _MM_HINT_T1);
         _Pragma("GCC unroll 4") for (int v = 0; v < 4; v++) k[v] = kv_load16(type, column, 16 * (size_t)v);
         _Pragma("GCC unroll 4") for (int i = 0; i < N; i++)
         {

@@ -9,6 +9,7 @@
  * for unrotated models: all of it is multiplied, and the partial channels are taken after. */
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
+#include "runtime/selection/scratch.h"
 #include "runtime/selection/support.h"
 #include "runtime/selection/top.h"
 
@@ -35,8 +36,7 @@ struct kv_selector {
     float *column;        /* [n_part][d] chosen directions */
     void *part;           /* [blocks][n_part][64] partial keys; room for fp32 */
     float *product;       /* [d][64] of a block's keys and directions */
-    float *score;         /* [group][cap] */
-    uint64_t *key;        /* [max(cap, d)] */
+    uint64_t *key;        /* [d] */
     double *evidence;     /* [d] */
     float *row, *turned;  /* [d], [group][n_part] */
     int32_t *count;       /* [group] */
@@ -45,7 +45,7 @@ struct kv_selector {
 static void infinigen_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->basis, s->gram, s->direction, s->column, s->part, s->product, s->score, s->key, s->evidence, s->row, s->turned, s->count};
+    void *const owned[] = {s->basis, s->gram, s->direction, s->column, s->part, s->product, s->key, s->evidence, s->row, s->turned, s->count};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -75,15 +75,14 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     s->gram = calloc(d * d, sizeof *s->gram);
     s->direction = calloc(d * d, sizeof *s->direction);
     s->column = calloc(part * d, sizeof *s->column);
-    s->part = calloc(part * n, sizeof(float));
+    s->part = kv_index_memory(part * n * sizeof(float));
     s->product = calloc(d * KV_BLOCK_ROWS, sizeof *s->product);
-    s->score = calloc((size_t)group * n, sizeof *s->score);
-    s->key = calloc(n > d ? n : d, sizeof *s->key);
+    s->key = calloc(d, sizeof *s->key);
     s->evidence = calloc(d, sizeof *s->evidence);
     s->row = calloc(d, sizeof *s->row);
     s->turned = calloc((size_t)group * part, sizeof *s->turned);
     s->count = calloc((size_t)group, sizeof *s->count);
-    if (!s->basis || !s->gram || !s->direction || !s->column || !s->part || !s->product || !s->score || !s->key || !s->evidence || !s->row || !s->turned || !s->count) {
+    if (!s->basis || !s->gram || !s->direction || !s->column || !s->part || !s->product || !s->key || !s->evidence || !s->row || !s->turned || !s->count) {
         infinigen_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "infinigen", "no memory for the partial keys of %d rows", n_rows_max);
     }
@@ -228,12 +227,12 @@ static enum kv_status infinigen_drop(struct kv_selector *s, int32_t to)
 static int32_t infinigen_covered(const struct kv_selector *s) { return s->n_rows; }
 
 /* The heads' partial logits. */
-static void rehearse(struct kv_selector *s, const struct kv_rows *rows, const float *q)
+static void rehearse(struct kv_selector *s, const struct kv_rows *rows, const float *q, float *out)
 {
     for (int32_t g = 0; g < s->group; g++)
         for (int32_t c = 0; c < s->n_part; c++)
             s->turned[g * s->n_part + c] = rows->scale * kv_kernels()->dot(q + (size_t)g * (size_t)s->d_head, s->column + (size_t)c * (size_t)s->d_head, s->d_head);
-    kv_kernels()->column_dots(rows->row_type, s->part, s->n_part, NULL, s->turned, s->group, s->n_part, kv_mask_words(rows->n_rows), s->score, (size_t)s->cap);
+    kv_kernels()->column_dots(rows->row_type, s->part, s->n_part, NULL, s->turned, s->group, s->n_part, kv_mask_words(rows->n_rows), out, (size_t)s->cap);
 }
 
 /* Rows over max − alpha; at least one. What is not a number is wanted. */
@@ -256,18 +255,21 @@ static enum kv_status infinigen_query(struct kv_selector *s, const struct kv_row
     if (status != KV_OK || n == 0) return status;
     int64_t cap = (int64_t)s->cap_rows << (widen ? 1 : 0), total = 0;
     double alpha = widen ? 2 * s->alpha : s->alpha;
-    rehearse(s, rows, q);
+    uint64_t *key = kv_scratch((size_t)s->cap * (sizeof *key + (size_t)s->group * sizeof(float)));
+    if (!key) return KV_OUT_OF_MEMORY;
+    float *scores = (float *)(key + s->cap);
+    rehearse(s, rows, q, scores);
     for (int32_t g = 0; g < s->group; g++) {
-        s->count[g] = count_wanted(s->score + (size_t)g * (size_t)s->cap, n, alpha);
+        s->count[g] = count_wanted(scores + (size_t)g * (size_t)s->cap, n, alpha);
         total += s->count[g];
     }
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
-        const float *score = s->score + (size_t)g * (size_t)s->cap;
+        const float *score = scores + (size_t)g * (size_t)s->cap;
         int64_t want = s->equalise ? total / s->group : s->count[g];
         if (want > cap) want = cap;
-        kv_top_rows(score, n, (int32_t)want, s->key, mask);
-        for (int64_t i = 0; ledger->trace && i < want; i++) kv_trace_choose(ledger, g, (int32_t)kv_rank_index(s->key[i]));
+        kv_top_rows(score, n, (int32_t)want, key, mask);
+        for (int64_t i = 0; ledger->trace && i < want; i++) kv_trace_choose(ledger, g, (int32_t)kv_rank_index(key[i]));
         kv_mask_set(mask, n - 1);
         kv_trace_scores(ledger, g, score, n, n);
         ledger->units += (uint64_t)want;

@@ -8,6 +8,7 @@
 #include "runtime/selection/draw.h"
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
+#include "runtime/selection/scratch.h"
 #include "runtime/selection/support.h"
 
 #include <math.h>
@@ -42,20 +43,16 @@ struct kv_selector {
     uint16_t *code;      /* [TABLES_AT_ONCE][segment_rows] while tables are filled */
     float *product;      /* [TABLES_AT_ONCE][bits][64] of planes and a block's keys */
     float *turned;       /* [group][tables][bits] of queries and planes */
-    int16_t *met;        /* [segment_rows] tables in which a row met the query */
     double *mean;        /* [d_head] of the hashed keys; zero without centring */
     float *norm;         /* [cap] of centred hashed keys */
     uint64_t *sampled;   /* [group][words of cap] rows sampled by the last query */
     float *row, *centred; /* [d_head] */
-    int32_t *list;       /* [cap] rows of a support, by estimate */
-    float *weight;       /* [cap] their logits, then their weights */
-    double *share;       /* [cap] their u */
 };
 
 static void magicpig_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->plane, s->offset, s->start, s->id, s->code, s->product, s->turned, s->met, s->mean, s->norm, s->sampled, s->row, s->centred, s->list, s->weight, s->share};
+    void *const owned[] = {s->plane, s->offset, s->start, s->id, s->code, s->product, s->turned, s->mean, s->norm, s->sampled, s->row, s->centred};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -69,21 +66,16 @@ static bool allocate(struct kv_selector *s)
     s->plane = calloc(l * bits * d, sizeof *s->plane);
     s->offset = calloc(l * bits, sizeof *s->offset);
     s->start = calloc(segments * l * (buckets(s) + 1), sizeof *s->start);
-    s->id = calloc(segments * l * rows, sizeof *s->id);
+    s->id = kv_index_memory(segments * l * rows * sizeof *s->id);
     s->code = calloc(TABLES_AT_ONCE * rows, sizeof *s->code);
     s->product = calloc(TABLES_AT_ONCE * bits * KV_BLOCK_ROWS, sizeof *s->product);
     s->turned = calloc(g * l * bits, sizeof *s->turned);
-    s->met = calloc(rows, sizeof *s->met);
     s->mean = calloc(d, sizeof *s->mean);
     s->norm = calloc(n, sizeof *s->norm);
     s->sampled = calloc(g * (size_t)kv_mask_words(s->cap), sizeof *s->sampled);
     s->row = calloc(d, sizeof *s->row);
     s->centred = calloc(d, sizeof *s->centred);
-    s->list = calloc(n, sizeof *s->list);
-    s->weight = calloc(n, sizeof *s->weight);
-    s->share = calloc(n, sizeof *s->share);
-    return s->plane && s->offset && s->start && s->id && s->code && s->product && s->turned && s->met && s->mean && s->norm && s->sampled && s->row && s->centred &&
-           s->list && s->weight && s->share;
+    return s->plane && s->offset && s->start && s->id && s->code && s->product && s->turned && s->mean && s->norm && s->sampled && s->row && s->centred;
 }
 
 static void magicpig_tune(struct kv_selector *s, const struct kv_params *p) { s->min_collisions = (int32_t)p->value[MIN_COLLISIONS]; }
@@ -294,13 +286,13 @@ static void inclusions_of(const struct kv_selector *s, const double *cosine, dou
 }
 
 /* Counts meetings of a query, whose products with the planes are given, with a segment's hashed rows, which end before `end`; returns the entries read. */
-static uint64_t probe(struct kv_selector *s, int32_t segment, const float *turned, int32_t end)
+static uint64_t probe(const struct kv_selector *s, int32_t segment, const float *turned, int32_t end, int16_t *met)
 {
     enum { AHEAD = 6 };
     int32_t from[1024], to[1024];
     uint64_t read = 0;
     const uint16_t *id = s->id + (size_t)segment * (size_t)s->tables * (size_t)s->segment_rows;
-    memset(s->met, 0, (size_t)s->segment_rows * sizeof *s->met);
+    memset(met, 0, (size_t)s->segment_rows * sizeof *met);
     for (int32_t t = 0; t < s->tables; t++) {
         int32_t code = 0;
         for (int32_t b = 0; b < s->bits; b++) code |= (*turned++ >= 0) << b;
@@ -312,7 +304,7 @@ static uint64_t probe(struct kv_selector *s, int32_t segment, const float *turne
         if (t + AHEAD < s->tables) __builtin_prefetch(id + AHEAD * (size_t)s->segment_rows + from[t + AHEAD]);
         for (int32_t i = from[t]; i < to[t]; i++) {
             if (id[i] >= end) break; /* ascending: the rest was dropped */
-            s->met[id[i]]++;
+            met[id[i]]++;
             read++;
         }
     }
@@ -320,14 +312,13 @@ static uint64_t probe(struct kv_selector *s, int32_t segment, const float *turne
 }
 
 /* Rows met often enough; how many. */
-static int32_t take_met(const struct kv_selector *s, int32_t end, uint64_t *mask)
+static int32_t take_met(const int16_t *met, int32_t enough, int32_t end, uint64_t *mask)
 {
     int32_t n = 0;
-    for (int32_t w = 0; w < kv_mask_words(end); w++) {
-        const int16_t *met = s->met + w * 64;
+    for (int32_t w = 0; w < kv_mask_words(end); w++, met += 64) {
         uint8_t hit[64];
         uint64_t bits = 0, eight;
-        for (int32_t i = 0; i < 64; i++) hit[i] = met[i] >= s->min_collisions;
+        for (int32_t i = 0; i < 64; i++) hit[i] = met[i] >= enough;
         for (int32_t i = 0; i < 64; i += 8) {
             memcpy(&eight, hit + i, 8);
             bits |= (eight * UINT64_C(0x0102040810204080) >> 56) << i;
@@ -346,6 +337,8 @@ static enum kv_status magicpig_query(struct kv_selector *s, const struct kv_rows
     size_t d = (size_t)s->d_head, words = (size_t)kv_mask_words(s->cap);
     enum kv_status status = kv_selection_open(rows, s->n_rows, s->group, support, n_blocks, estimated_omitted_mass, ledger);
     if (status != KV_OK || n == 0) return status;
+    int16_t *met = kv_scratch((size_t)s->segment_rows * sizeof *met); /* tables in which a row met the query */
+    if (!met) return KV_OUT_OF_MEMORY;
     memset(s->sampled, 0, (size_t)s->group * words * sizeof *s->sampled);
     struct kv_mat planes = {KV_F32, s->tables * s->bits, s->d_head, s->plane, (size_t)s->tables * (size_t)s->bits * d * sizeof *s->plane};
     struct kv_act heads = {.n = s->group, .cols = s->d_head, .f32 = q};
@@ -357,8 +350,8 @@ static enum kv_status magicpig_query(struct kv_selector *s, const struct kv_rows
         for (int32_t segment = 0; segment * SEGMENT_ROWS < hashed_end && s->n_hashed; segment++) {
             int32_t end = least(hashed_end - segment * SEGMENT_ROWS, SEGMENT_ROWS);
             uint64_t *part = sampled + segment * (SEGMENT_ROWS / 64);
-            read += probe(s, segment, s->turned + (size_t)g * (size_t)planes.rows, end);
-            ledger->units += (uint64_t)take_met(s, end, part);
+            read += probe(s, segment, s->turned + (size_t)g * (size_t)planes.rows, end, met);
+            ledger->units += (uint64_t)take_met(met, s->min_collisions, end, part);
         }
         for (size_t w = 0; w < (size_t)kv_mask_words(hashed_end < n ? hashed_end : n); w++) mask[w] |= sampled[w];
         kv_mask_set(mask, n - 1); /* the newest row is exact even where no window was asked for */
@@ -386,22 +379,28 @@ static double cosine_of(struct kv_selector *s, const struct kv_rows *rows, const
     return cosine > 1 ? 1 : cosine < -1 ? -1 : cosine == cosine ? cosine : 0;
 }
 
-/* u of the n listed rows: 1 for those not sampled. */
-static enum kv_status shares(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t n, const uint64_t *sampled)
+struct rows_of_head { /* of one support, in the thread's memory */
+    double *share;  /* [n] u: 1 for rows that were not sampled */
+    float *weight;  /* [n] products with the query, then logits, then weights */
+    int32_t *row;   /* [n] */
+    int32_t n;
+};
+
+static enum kv_status share_out(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *sampled, struct rows_of_head *h)
 {
     double over = 0, q_norm = sqrt(product(q, q, s->d_head)), cosine[KV_BLOCK_ROWS], u[KV_BLOCK_ROWS];
     for (int32_t c = 0; c < s->d_head; c++) over += (double)q[c] * s->mean[c];
-    for (int32_t first = 0; first < n; first += KV_BLOCK_ROWS) {
-        int32_t here = least(KV_BLOCK_ROWS, n - first);
+    for (int32_t first = 0; first < h->n; first += KV_BLOCK_ROWS) {
+        int32_t here = least(KV_BLOCK_ROWS, h->n - first);
         for (int32_t i = 0; i < KV_BLOCK_ROWS; i++) {
-            int32_t row = i < here ? s->list[first + i] : 0;
-            cosine[i] = i < here && kv_mask_has(sampled, row) ? cosine_of(s, rows, q, q_norm, row, (double)s->weight[first + i], over) : 1;
+            int32_t row = i < here ? h->row[first + i] : 0;
+            cosine[i] = i < here && kv_mask_has(sampled, row) ? cosine_of(s, rows, q, q_norm, row, (double)h->weight[first + i], over) : 1;
         }
         inclusions_of(s, cosine, u);
         for (int32_t i = 0; i < here; i++) {
             if (!(u[i] >= SAFE)) u[i] = inclusion(pow(1 - acos(cosine[i]) / 3.141592653589793, s->bits), s->tables, s->min_collisions);
             if (!(u[i] > 0)) return KV_ZERO_INCLUSION;
-            s->share[first + i] = u[i];
+            h->share[first + i] = u[i];
         }
     }
     return KV_OK;
@@ -411,23 +410,25 @@ static enum kv_status shares(struct kv_selector *s, const struct kv_rows *rows, 
 static enum kv_status estimate_head(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *mask, const uint64_t *sampled, float *out)
 {
     const struct kv_kernels *k = kv_kernels();
-    int32_t n = 0;
+    struct rows_of_head h = {.share = kv_scratch((size_t)s->cap * (sizeof(double) + sizeof(float) + sizeof(int32_t)))};
     double sum = 0;
+    if (!h.share) return KV_OUT_OF_MEMORY;
+    h.weight = (float *)(h.share + s->cap);
+    h.row = (int32_t *)(h.weight + s->cap);
     for (int32_t w = 0; w < kv_mask_words(rows->n_rows); w++)
-        for (uint64_t bits = mask[w]; bits; bits &= bits - 1) s->list[n++] = w * 64 + __builtin_ctzll(bits);
-    k->row_dots(rows->row_type, rows->k, s->list, n, q, s->d_head, s->weight);
-    enum kv_status status = shares(s, rows, q, n, sampled);
+        for (uint64_t bits = mask[w]; bits; bits &= bits - 1) h.row[h.n++] = w * 64 + __builtin_ctzll(bits);
+    k->row_dots(rows->row_type, rows->k, h.row, h.n, q, s->d_head, h.weight);
+    enum kv_status status = share_out(s, rows, q, sampled, &h);
     if (status != KV_OK) return status;
-    for (int32_t i = 0; i < n; i++)
-        s->weight[i] = s->weight[i] * rows->scale - (s->share[i] < SAFE ? (float)log(s->share[i]) : 0);
-    float top = kv_score_top(s->weight, n);
-    for (int32_t i = 0; i < n; i++) s->weight[i] -= top;
-    k->exp(s->weight, n, s->weight);
-    for (int32_t i = 0; i < n; i++) {
-        if (s->share[i] >= SAFE) s->weight[i] = (float)((double)s->weight[i] / s->share[i]);
-        sum += (double)s->weight[i];
+    for (int32_t i = 0; i < h.n; i++) h.weight[i] = h.weight[i] * rows->scale - (h.share[i] < SAFE ? (float)log(h.share[i]) : 0);
+    float top = kv_score_top(h.weight, h.n);
+    for (int32_t i = 0; i < h.n; i++) h.weight[i] -= top;
+    k->exp(h.weight, h.n, h.weight);
+    for (int32_t i = 0; i < h.n; i++) {
+        if (h.share[i] >= SAFE) h.weight[i] = (float)((double)h.weight[i] / h.share[i]);
+        sum += (double)h.weight[i];
     }
-    k->row_sum(rows->row_type, rows->v, s->list, n, s->weight, s->d_head, out);
+    k->row_sum(rows->row_type, rows->v, h.row, h.n, h.weight, s->d_head, out);
     for (int32_t c = 0; c < s->d_head; c++) out[c] = sum != 0 ? (float)((double)out[c] / sum) : 0;
     return KV_OK;
 }

@@ -7,6 +7,7 @@
  * mean_term mixes in the running mean of values (the paper leaves it out under grouped queries). Widening doubles k. */
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
+#include "runtime/selection/scratch.h"
 #include "runtime/selection/support.h"
 #include "runtime/selection/top.h"
 
@@ -28,11 +29,10 @@ struct kv_selector {
     void *column;         /* [blocks][d_head][64] keys; room for fp32 */
     double *value_sum;    /* [d_head] over rows 0 … n_rows-1 */
     float *row;           /* [d_head] */
-    struct kv_group_score score; /* [cap_rows] */
-    uint64_t *key;        /* [max(cap_rows, d_head)] */
+    uint64_t *key;        /* [d_head] */
     int32_t *chosen;      /* [d_head] channels of the last query, ascending */
     float *weight;        /* [group][d_head] the heads' scaled values in them */
-    float *own;           /* [group][cap_rows] proxy softmaxes */
+    double *alpha;        /* [group] share of the head's proxy softmax on the last support */
     float *attend;        /* states and scratch of estimate */
     int32_t *visible;     /* [group] */
     bool dropped;         /* value_sum holds rows that are gone; the next append sums again */
@@ -41,7 +41,7 @@ struct kv_selector {
 static void sparq_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->column, s->value_sum, s->row, s->score.total, s->score.best, s->key, s->chosen, s->weight, s->own, s->attend, s->visible};
+    void *const owned[] = {s->column, s->value_sum, s->row, s->key, s->chosen, s->weight, s->alpha, s->attend, s->visible};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -68,18 +68,16 @@ static enum kv_status sparq_create(const struct kv_params *p, int32_t d_head, in
     sparq_tune(s, p);
     s->mean_term = p->value[MEAN_TERM] != 0;
     size_t scratch = g * (d + 2) + kv_attend_scratch_floats(group, d_head, kv_tree_level(kv_mask_words(n_rows_max)));
-    s->column = calloc(d * n, sizeof(float)); /* of half as wide rows only the first half is ever touched */
+    s->column = kv_index_memory(d * n * sizeof(float)); /* of half as wide rows only the first half is ever touched */
     s->value_sum = calloc(d, sizeof *s->value_sum);
     s->row = calloc(d, sizeof *s->row);
-    s->score.total = calloc(n, sizeof *s->score.total);
-    s->score.best = calloc(n, sizeof *s->score.best);
-    s->key = calloc(n > d ? n : d, sizeof *s->key);
+    s->key = calloc(d, sizeof *s->key);
     s->chosen = calloc(d, sizeof *s->chosen);
     s->weight = calloc(g * d, sizeof *s->weight);
-    s->own = calloc(g * n, sizeof *s->own);
+    s->alpha = calloc(g, sizeof *s->alpha);
     s->attend = calloc(scratch, sizeof *s->attend);
     s->visible = calloc(g, sizeof *s->visible);
-    if (!s->column || !s->value_sum || !s->row || !s->score.total || !s->score.best || !s->key || !s->chosen || !s->weight || !s->own || !s->attend || !s->visible) {
+    if (!s->column || !s->value_sum || !s->row || !s->key || !s->chosen || !s->weight || !s->alpha || !s->attend || !s->visible) {
         sparq_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "sparq", "no memory for the channels of %d rows", n_rows_max);
     }
@@ -146,8 +144,25 @@ static void choose_channels(struct kv_selector *s, const float *q)
         if (kv_mask_has(taken, c)) s->chosen[i++] = c;
 }
 
-/* The heads' proxy logits over the committed rows into own. The scale of attention stands for 1/√d at full coverage. */
-static void proxy_logits(struct kv_selector *s, const struct kv_rows *rows, const float *q)
+struct work { /* of a query, in the thread's memory */
+    uint64_t *key;               /* [cap_rows] */
+    float *own;                  /* [group][cap_rows] proxy softmaxes */
+    struct kv_group_score score; /* [cap_rows] */
+};
+
+static bool open_work(const struct kv_selector *s, struct work *w)
+{
+    size_t n = (size_t)s->cap_rows;
+    w->key = kv_scratch(n * (sizeof *w->key + ((size_t)s->group + 2) * sizeof(float)));
+    if (!w->key) return false;
+    w->own = (float *)(w->key + n);
+    w->score.total = w->own + (size_t)s->group * n;
+    w->score.best = w->score.total + n;
+    return true;
+}
+
+/* The heads' proxy logits over the committed rows. The scale of attention stands for 1/√d at full coverage. */
+static void proxy_logits(struct kv_selector *s, const struct kv_rows *rows, const float *q, float *out)
 {
     for (int32_t g = 0; g < s->group; g++, q += s->d_head) {
         double whole = 0, part = 0;
@@ -157,13 +172,12 @@ static void proxy_logits(struct kv_selector *s, const struct kv_rows *rows, cons
         float scale = part > 0 ? (float)((double)rows->scale / sqrt(part / whole)) : 0;
         for (int32_t i = 0; i < s->r; i++) s->weight[(size_t)g * (size_t)s->r + (size_t)i] = q[s->chosen[i]] * scale;
     }
-    kv_kernels()->column_dots(rows->row_type, s->column, s->d_head, s->chosen, s->weight, s->group, s->r, kv_mask_words(rows->n_rows), s->own, (size_t)s->cap_rows);
+    kv_kernels()->column_dots(rows->row_type, s->column, s->d_head, s->chosen, s->weight, s->group, s->r, kv_mask_words(rows->n_rows), out, (size_t)s->cap_rows);
 }
 
 /* α: the share of the head's proxy softmax that lies on the mask's rows; 1 when they are all rows. */
-static double proxy_mass(const struct kv_selector *s, int32_t g, const uint64_t *mask)
+static double proxy_mass(const struct kv_selector *s, const float *own, const uint64_t *mask)
 {
-    const float *own = s->own + (size_t)g * (size_t)s->cap_rows;
     double alpha = 0;
     int32_t in = 0, words = kv_mask_words(s->n_rows);
     for (int32_t w = 0; w < words; w++)
@@ -179,20 +193,23 @@ static enum kv_status sparq_query(struct kv_selector *s, const struct kv_rows *r
     if (status != KV_OK || n == 0) return status;
     int64_t want = (int64_t)s->k << (widen ? 1 : 0);
     int32_t k = want < n ? (int32_t)want : n, local = s->local_rows < k ? s->local_rows : k, far = n - local;
-    size_t d = (size_t)s->d_head;
+    size_t d = (size_t)s->d_head, stride = (size_t)s->cap_rows;
+    struct work w;
+    if (!open_work(s, &w)) return KV_OUT_OF_MEMORY;
     choose_channels(s, q);
-    proxy_logits(s, rows, q);
-    kv_group_score_open(&s->score, n);
-    for (int32_t g = 0; g < s->group; g++) kv_group_score_add(&s->score, s->own + (size_t)g * (size_t)s->cap_rows, n);
-    kv_top_rows(kv_group_score_all(&s->score, n), far, k - local, s->key, support);
+    proxy_logits(s, rows, q, w.own);
+    kv_group_score_open(&w.score, n);
+    for (int32_t g = 0; g < s->group; g++) kv_group_score_add(&w.score, w.own + (size_t)g * stride, n);
+    kv_top_rows(kv_group_score_all(&w.score, n), far, k - local, w.key, support);
     kv_mask_set_range(support, far, n);
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
         if (g) memcpy(mask, support, (size_t)n_blocks * sizeof *mask);
         for (int32_t t = 0; ledger->trace && t < n; t++)
             if (kv_mask_has(support, t)) kv_trace_choose(ledger, g, t);
-        if (estimated_omitted_mass) estimated_omitted_mass[g] = 1 - proxy_mass(s, g, mask);
-        kv_trace_scores(ledger, g, s->score.total, n, n);
+        s->alpha[g] = proxy_mass(s, w.own + (size_t)g * stride, mask);
+        if (estimated_omitted_mass) estimated_omitted_mass[g] = 1 - s->alpha[g];
+        kv_trace_scores(ledger, g, w.score.total, n, n);
     }
     ledger->candidates = (uint64_t)n;
     ledger->candidate_bytes = (uint64_t)n * (uint64_t)s->r * kv_rows_row_bytes(rows) / d;
@@ -214,7 +231,7 @@ static enum kv_status sparq_estimate(struct kv_selector *s, const struct kv_rows
     kv_attend_subtree(kv_kernels(), &a, kv_tree_level(n_blocks), 0, state, s->attend + (size_t)group * ((size_t)d + 2));
     kv_kernels()->finish(group, d, state, out, (size_t)d);
     for (int32_t g = 0; s->mean_term && g < group; g++) {
-        double alpha = proxy_mass(s, g, support + (size_t)g * (size_t)n_blocks);
+        double alpha = s->alpha[g];
         if (alpha >= 1) continue;
         for (int32_t c = 0; c < d; c++) {
             float *o = &out[(size_t)g * (size_t)d + (size_t)c];

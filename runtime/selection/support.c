@@ -111,27 +111,35 @@ static inline __attribute__((always_inline)) void score_add(struct kv_group_scor
     const float top = e.top, narrow = 50; /* logits no wider apart leave none of 2^26 rows a share under 1e-30 */
     const bool kept = top - e.least <= narrow;
     double chain[B] = {0}, sum = 0;
+    float part[B];
     for (int32_t first = 0; first < n; first += PART) {
         int32_t rows = n - first < PART ? n - first : PART, whole = rows / B * B;
         float *x = logit + first, *best = s->best + first;
         for (int32_t i = 0; i < whole; i += B)
             for (int32_t t = 0; t < B; t++) x[i + t] -= top;
         for (int32_t i = whole; i < rows; i++) x[i] -= top;
-        for (int32_t i = 0; i < whole && !kept; i += B)
-            for (int32_t t = 0; t < B; t++) best[i + t] = x[i + t] > best[i + t] ? x[i + t] : best[i + t];
+        for (int32_t i = 0; i < whole && !kept; i += B) { /* each loop writes one array: the compiler need not ask whether two overlap */
+            for (int32_t t = 0; t < B; t++) part[t] = x[i + t] > best[i + t] ? x[i + t] : best[i + t];
+            for (int32_t t = 0; t < B; t++) best[i + t] = part[t];
+        }
         for (int32_t i = whole; i < rows && !kept; i++) best[i] = x[i] > best[i] ? x[i] : best[i];
         exponential(x, rows, x);
         const int32_t *of = times ? times + first : NULL;
-        for (int32_t i = 0; i < whole; i += B)
-            for (int32_t t = 0; t < B; t++) chain[t] += of ? (double)of[i + t] * (double)x[i + t] : (double)x[i + t];
-        for (int32_t i = whole; i < rows; i++) chain[i - whole] += of ? (double)of[i] * (double)x[i] : (double)x[i];
+        for (int32_t i = 0; i < whole && !times; i += B)
+            for (int32_t t = 0; t < B; t++) chain[t] += (double)x[i + t];
+        for (int32_t i = 0; i < whole && times; i += B)
+            for (int32_t t = 0; t < B; t++) chain[t] += (double)of[i + t] * (double)x[i + t];
+        for (int32_t i = whole; i < rows; i++) chain[i - whole] += times ? (double)of[i] * (double)x[i] : (double)x[i];
     }
     for (int32_t t = 0; t < B; t++) sum += chain[t];
-    float share = (float)(1 / sum);
+    float share = (float)(1 / sum), *total = s->total;
     int32_t whole = n / B * B;
-    for (int32_t i = 0; i < whole; i += B)
-        for (int32_t t = 0; t < B; t++) logit[i + t] *= share, s->total[i + t] += logit[i + t];
-    for (int32_t i = whole; i < n; i++) s->total[i] += logit[i] *= share;
+    for (int32_t i = 0; i < whole; i += B) {
+        for (int32_t t = 0; t < B; t++) part[t] = logit[i + t] * share;
+        for (int32_t t = 0; t < B; t++) logit[i + t] = part[t];
+        for (int32_t t = 0; t < B; t++) total[i + t] += part[t];
+    }
+    for (int32_t i = whole; i < n; i++) total[i] += logit[i] *= share;
     s->kept |= kept;
 }
 

@@ -1,4 +1,5 @@
 /* test_magicpig.c — MagicPIG: inclusion frequency, the estimator by its formula, its finite-sample bias, zero inclusion. */
+#include "runtime/selection/draw.h"
 #include "tests/unit/selection/case.h"
 
 #include <math.h>
@@ -178,6 +179,55 @@ START_TEST(dropped_rows_are_not_met)
 }
 END_TEST
 
+/* Signs counted one by one, in double, over more rows than a table's entry can name; rows that a plane passes close to are left out. */
+START_TEST(rows_met_are_those_whose_signs_agree)
+{
+    enum { N = 66000, D = 4, TABLES = 9, BITS = 5, SINK = 3, LOCAL = 10, LEAST = 2, SEED = 7 };
+    struct test_case t;
+    struct kv_lab_rows stored;
+    struct kv_selector *s;
+    struct kv_error err;
+    struct kv_ledger ledger = {0};
+    double mean[D] = {0}, plane[TABLES][BITS][D];
+    static uint64_t support[(N + 63) / 64];
+    int seen[2] = {0};
+    case_random(&t, "magicpig", 1, 1, D, N, 5);
+    const struct kv_selector_method *m = t.c.method;
+    case_param(&t, "tables", TABLES);
+    case_param(&t, "bits", BITS);
+    case_param(&t, "sink_rows", SINK);
+    case_param(&t, "local_rows", LOCAL);
+    ck_assert_int_eq(kv_lab_rows_create(KV_F32, D, 1, 0.5f, N, t.k, t.v, &stored), KV_OK);
+    ck_assert_int_eq(m->create(&t.c.params, D, 1, N, SEED, &s, &err), KV_OK);
+    ck_assert_int_eq(m->build(s, &stored.rows, NULL, 0), KV_OK);
+    ck_assert_int_eq(m->query(s, &stored.rows, t.q, 0, support, (N + 63) / 64, NULL, &ledger), KV_OK);
+    for (int i = SINK; i < N - LOCAL; i++)
+        for (int c = 0; c < D; c++) mean[c] += (double)t.k[i * D + c] / (N - LOCAL - SINK);
+    for (int i = 0; i < TABLES * BITS * D; i++) plane[i / D / BITS][i / D % BITS][i % D] = (double)(float)kv_draw_normal(kv_draw(SEED, 0), (uint64_t)i);
+    for (int i = SINK; i < N - LOCAL; i++) {
+        int met = 0;
+        bool close = false;
+        for (int a = 0; a < TABLES; a++) {
+            bool same = true;
+            for (int b = 0; b < BITS; b++) {
+                double of_q = 0, of_k = 0;
+                for (int c = 0; c < D; c++) of_q += plane[a][b][c] * (double)t.q[c], of_k += plane[a][b][c] * ((double)t.k[i * D + c] - mean[c]);
+                close |= fabs(of_k) < 1e-4;
+                same &= (of_q >= 0) == (of_k >= 0);
+            }
+            met += same;
+        }
+        if (close) continue;
+        seen[i >= 65536] += met >= LEAST;
+        ck_assert_msg(kv_mask_has(support, i) == (met >= LEAST), "row %d meets the query in %d tables", i, met);
+    }
+    ck_assert(seen[0] > 100 && seen[1] > 0);
+    m->destroy(s);
+    kv_lab_rows_free(&stored);
+    case_free(&t);
+}
+END_TEST
+
 Suite *suite_magicpig(void);
 Suite *suite_magicpig(void)
 {
@@ -185,6 +235,7 @@ Suite *suite_magicpig(void)
     TCase *c = tcase_create("magicpig");
     tcase_set_timeout(c, 30);
     tcase_add_test(c, rows_are_sampled_as_often_as_u_says);
+    tcase_add_test(c, rows_met_are_those_whose_signs_agree);
     tcase_add_test(c, the_estimator_is_its_formula);
     tcase_add_test(c, static_rows_alone_are_dense_attention);
     tcase_add_test(c, the_ratio_is_biased_on_finite_samples);
