@@ -1,20 +1,18 @@
 /* drill_crash.c — drills of what must outlive a process: acknowledged receipts, stages, rollbacks, results that are applied once. */
+#include "controller/child_process.h"
 #include "controller/control.h"
 #include "controller/drill_internal.h"
 #include "controller/http_once.h"
 #include "controller/store_pauses.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
 enum { RECEIPTS = 25, VICTIMS = 3 };
 
 /* ---------------------------------------------------------------- the process that is killed */
@@ -90,23 +88,13 @@ struct told { /* what a victim acknowledged */
 
 static pid_t start_victim(struct drill *d, int *out)
 {
-    int in[2], answer[2];
-    if (pipe2(in, O_CLOEXEC)) return -1;
-    if (pipe2(answer, O_CLOEXEC)) return close(in[0]), close(in[1]), -1;
+    int in;
     char victim[sizeof d->dir + 8];
     snprintf(victim, sizeof victim, "victim:%s", d->dir);
-    char *argv[] = {d->program, (char *)"--drill", victim, NULL};
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, answer[1], 1);
-    pid_t pid = -1;
-    if (posix_spawn(&pid, d->program, &actions, NULL, argv, environ)) pid = -1;
-    posix_spawn_file_actions_destroy(&actions);
-    close(in[0]), close(answer[1]);
-    if (pid > 0 && write(in[1], d->input, d->input_bytes) != (ssize_t)d->input_bytes) kill(pid, SIGKILL);
-    close(in[1]);
-    *out = answer[0];
+    pid_t pid = kv_child_start(d->program, "--drill", victim, &in, out);
+    if (pid < 0) return -1;
+    if (write(in, d->input, d->input_bytes) != (ssize_t)d->input_bytes) kill(pid, SIGKILL);
+    close(in);
     return pid;
 }
 

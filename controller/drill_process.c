@@ -1,14 +1,13 @@
 /* drill_process.c — a drill's own process, from both sides. */
+#include "controller/child_process.h"
 #include "controller/drill_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <jansson.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
 enum { CASE_BYTES = 512 * 1024, NICE = 10 };
 
 static const struct {
@@ -121,42 +119,11 @@ static void read_result(const char *line, size_t n, int status, struct kv_drill_
     json_decref(o);
 }
 
-/* Starts the process, in a group of its own so that whoever it starts ends with it. -1 and errno when it cannot be started. */
-static pid_t start(const char *program, enum kv_drill d, int *in, int *out)
-{
-    int give[2], answer[2];
-    if (pipe2(give, O_CLOEXEC)) return -1;
-    if (pipe2(answer, O_CLOEXEC)) return close(give[0]), close(give[1]), -1;
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, give[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, answer[1], 1);
-    posix_spawnattr_init(&attr);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setpgroup(&attr, 0);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    char *argv[] = {(char *)program, (char *)"--drill", (char *)kv_drill_name(d), NULL};
-    pid_t pid = -1;
-    int rc = posix_spawn(&pid, program, &actions, &attr, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attr);
-    close(give[0]), close(answer[1]);
-    *in = give[1];
-    *out = answer[0];
-    if (!rc) return pid;
-    close(*in), close(*out);
-    errno = rc;
-    return -1;
-}
-
 static enum kv_status run(const char *program, enum kv_drill d, const char *text, struct kv_drill_result *out, struct kv_error *err)
 {
     int in, answer, status = 0;
     char line[2048];
-    pid_t pid = start(program, d, &in, &answer);
+    pid_t pid = kv_child_start(program, "--drill", kv_drill_name(d), &in, &answer);
     if (pid < 0) return kv_fail(err, KV_IO_ERROR, program, "the drill cannot be started: %s", strerror(errno));
     size_t n = 0, length = strlen(text);
     bool given = write(in, text, length) == (ssize_t)length;

@@ -1,18 +1,15 @@
 /* policy_process.c — see policy_process.h. The verdict is one line: reason code, tab, where, tab, message, tab, hint. */
 #include "controller/policy_process.h"
 
+#include "controller/child_process.h"
+
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char **environ;
 
 enum { CPU_SECONDS = 10, WALL_SECONDS = 60, MEMORY_MIB = 256 };
 
@@ -59,38 +56,16 @@ static enum kv_status verdict(char *line, int status, struct kv_error *err)
 
 enum kv_status kv_policy_check_apart(const char *program, enum kv_policy_kind kind, const char *source, size_t n, struct kv_error *err)
 {
-    int in[2], out[2] = {-1, -1};
-    if (pipe2(in, O_CLOEXEC)) return kv_fail(err, KV_IO_ERROR, "policy", "no pipe for the check: %s", strerror(errno));
-    if (pipe2(out, O_CLOEXEC)) {
-        close(in[0]), close(in[1]);
-        return kv_fail(err, KV_IO_ERROR, "policy", "no pipe for the check: %s", strerror(errno));
-    }
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    posix_spawnattr_init(&attr);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
-    char *argv[] = {(char *)program, (char *)"--check-policy", (char *)kv_policy_kind_name(kind), NULL};
-    pid_t pid = -1;
-    int rc = posix_spawn(&pid, program, &actions, &attr, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attr);
-    close(in[0]), close(out[1]);
-    char line[2048] = "";
-    int status = 0;
-    if (!rc) put_all(in[1], source, n);
-    close(in[1]);
-    if (!rc) {
-        line[take_all(out[0], line, sizeof line - 1)] = 0;
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    }
-    close(out[0]);
-    return rc ? kv_fail(err, KV_IO_ERROR, program, "the check cannot be started: %s", strerror(rc)) : verdict(line, status, err);
+    int in, out, status = 0;
+    char line[2048];
+    pid_t pid = kv_child_start(program, "--check-policy", kv_policy_kind_name(kind), &in, &out);
+    if (pid < 0) return kv_fail(err, KV_IO_ERROR, program, "the check cannot be started: %s", strerror(errno));
+    put_all(in, source, n);
+    close(in);
+    line[take_all(out, line, sizeof line - 1)] = 0;
+    close(out);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return verdict(line, status, err);
 }
 
 int kv_policy_check_main(const char *kind_name)
