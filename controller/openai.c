@@ -53,6 +53,7 @@ json_t *kv_openai_stamp(const struct kv_openai *o, uint64_t candidate, uint64_t 
     char trace[33];
     kv_hex(o->q.trace_id, 16, trace);
     if (*o->http->traceparent) json_object_set_new(stamp, "trace_id", json_string(trace));
+    if (o->undurable) json_object_set_new(stamp, "receipt_durable", json_false());
     return stamp;
 }
 
@@ -172,6 +173,7 @@ enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
     enum kv_status st = read_all(o, &text, logprobs, &epoch, err);
     if (!st) {
         kv_stream_stats(o->reader, &stats);
+        o->undurable = !kv_store_settle(o->app->store);
         if (stats.finish == KV_FINISH_PAUSED && o->q.pause_at_stop) st = kv_interruptions_tool_call(o, &pause, err);
         else if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH && stats.finish != KV_FINISH_PAUSED) st = kv_openai_failed(o, &stats, err);
     }

@@ -18,6 +18,7 @@ struct kv_openai {
     struct kv_assignment arm;
     struct kv_stream *reader;
     uint64_t id;           /* the engine's; 0 before submit */
+    bool undurable;        /* it is over, and its receipts are not on disk */
     char tenant[64], session[64]; /* outlive the HTTP request's JSON in streams */
 };
 

@@ -65,6 +65,7 @@ static void put_end(struct sse *s)
     struct kv_error err = {0};
     char tail[256] = "", *more;
     kv_stream_stats(s->o->reader, &stats);
+    s->o->undurable = !kv_store_settle(s->o->app->store);
     s->done = true;
     json_t *pause = NULL;
     bool called = stats.finish == KV_FINISH_PAUSED && s->o->q.pause_at_stop, ok = stats.finish == KV_FINISH_STOP || stats.finish == KV_FINISH_LENGTH || stats.finish == KV_FINISH_PAUSED;

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000 };
+enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, SETTLE_S = 5, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000 };
 
 int64_t kv_store_now_us(int clock)
 {
@@ -400,6 +400,20 @@ void kv_store_health(struct kv_store *s, struct kv_store_health *out)
         snprintf(path, sizeof path, "%s/%s", s->dir, files[i]);
         if (!stat(path, &st)) out->bytes += (uint64_t)st.st_size;
     }
+}
+
+bool kv_store_settle(struct kv_store *s)
+{
+    uint64_t upto = atomic_load(&s->decode.head);
+    bool taken = upto - atomic_load(&s->decode.tail) < s->decode.capacity; /* a full queue may have refused the last one */
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += SETTLE_S;
+    pthread_mutex_lock(&s->op_mutex); /* every group ends with a broadcast under it */
+    while (atomic_load(&s->decode.tail) < upto && !atomic_load(&s->failing_since_us) && !pthread_cond_clockwait(&s->op_done, &s->op_mutex, CLOCK_MONOTONIC, &until)) {}
+    bool durable = taken && atomic_load(&s->decode.tail) >= upto;
+    pthread_mutex_unlock(&s->op_mutex);
+    return durable;
 }
 
 static enum kv_status nothing(struct kv_store *s, void *arg, struct kv_error *err)

@@ -42,6 +42,9 @@ struct kv_store_health {
     uint8_t head[32];
 };
 void kv_store_health(struct kv_store *s, struct kv_store_health *out);
+/* Waits until what the decode thread emitted before the call is durable. False: it is not, because receipts cannot be written or wait for longer than five
+ * seconds. Costs no commit of its own. Any thread. */
+bool kv_store_settle(struct kv_store *s);
 /* Waits until everything posted before the call is durable. */
 enum kv_status kv_store_flush(struct kv_store *s, struct kv_error *err);
 
@@ -120,6 +123,8 @@ enum kv_status kv_store_put_setting(struct kv_store *s, const char *name, int64_
 enum kv_status kv_store_load_setting(struct kv_store *s, const char *name, int64_t *value, struct kv_error *err); /* 0 when it was never set */
 enum kv_status kv_store_load_rollouts(struct kv_store *s, struct kv_rollout **out, int32_t *n, struct kv_error *err); /* newest last; free(*out) */
 enum kv_status kv_store_load_policy(struct kv_store *s, enum kv_policy_kind kind, char **source, size_t *n, int64_t *activated_us, struct kv_error *err); /* NOT_FOUND; free */
+/* No request of an earlier process had a higher id, whether its receipts were written or not. */
+enum kv_status kv_store_last_request(struct kv_store *s, uint64_t *request, struct kv_error *err);
 enum kv_status kv_store_last_ids(struct kv_store *s, uint64_t *rollout, uint64_t *epoch, struct kv_error *err);
 enum kv_status kv_store_load_gates(struct kv_store *s, uint64_t rollout, struct kv_gate_result *out, int32_t *n, struct kv_error *err); /* the last evaluation */
 

@@ -387,6 +387,23 @@ enum kv_status kv_store_load_policy(struct kv_store *s, enum kv_policy_kind kind
     return st;
 }
 
+enum kv_status kv_store_last_request(struct kv_store *s, uint64_t *request, struct kv_error *err)
+{
+    const uint64_t million = 1000000, under_way = 100000; /* more than can wait, run and lie in the queues of receipts when a process dies */
+    *request = 0;
+    pthread_mutex_lock(&s->read_mutex);
+    sqlite3_stmt *q = NULL;
+    enum kv_status st = kv_store_query(s, "SELECT coalesce(max(request), 0) FROM receipts WHERE request <> 0", &q, err);
+    if (st == KV_OK) {
+        int rc = sqlite3_step(q);
+        if (rc == SQLITE_ROW) *request = (uint64_t)sqlite3_column_int64(q, 0);
+        st = kv_store_finish(s, q, rc, err);
+    }
+    pthread_mutex_unlock(&s->read_mutex);
+    if (*request) *request = ((*request + under_way) / million + 1) * million;
+    return st;
+}
+
 enum kv_status kv_store_last_ids(struct kv_store *s, uint64_t *rollout, uint64_t *epoch, struct kv_error *err)
 {
     pthread_mutex_lock(&s->read_mutex);

@@ -1,6 +1,9 @@
 """Requests named by their headers: cohorts by header, and the caller's trace in receipts, answers and logs."""
 import json
+import os
+import pathlib
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -46,6 +49,27 @@ class TraceTest(unittest.TestCase):
             self.assertEqual((status, "traceparent" in headers, "trace_id" in answer["kvasir"]), (200, False, False), bad[:60])
         status, headers, _ = self.complete({"traceparent": "01" + PARENT[2:] + "-later"})
         self.assertEqual((status, headers.get("traceparent")), (200, "01" + PARENT[2:]), "a later version is read as this one")
+
+    def test_values_of_headers_are_compared_and_kept_nowhere(self):
+        with tempfile.TemporaryDirectory() as state:
+            with support.Daemon("--set", "log.level=debug", state=state) as d:
+                _, made = d.post("/api/v1/rollouts", {"name": "by-header", "pipeline": "layerwise", "cohort": {"headers": ["x-team=blue-1144"]}})
+                for value in ("green-7731", "blue-1144"):
+                    headers = {"X-Team": value, "X-Api-Key": "key-4417", "Cookie": "cookie-9182"}
+                    self.assertEqual(self.complete(headers, d, session="s")[0], 200)
+                    self.assertEqual(d.request("GET", "/api/v1/nothing", headers=headers)[0], 404)
+                bundle = os.path.join(state, "bundle.tar.gz")
+                p = subprocess.run([support.KVASIR, "--url", d.url, "bundle", "--out", bundle], capture_output=True, text=True, timeout=60)
+                self.assertEqual(p.returncode, 0, p.stderr)
+                logged = "".join(d.err)
+            with tarfile.open(bundle) as t:
+                kept = {m.name: t.extractfile(m).read() for m in t.getmembers() if m.isfile()}
+            kept |= {f.name: f.read_bytes() for f in pathlib.Path(state).iterdir() if f.is_file()}
+            kept["log"] = logged.encode()
+            for secret in (b"green-7731", b"key-4417", b"cookie-9182"):
+                self.assertEqual([name for name, data in kept.items() if secret in data], [], secret)
+            self.assertTrue(any(b"blue-1144" in data for data in kept.values()), "what the manifest names is kept with it")
+            self.assertNotIn("blue-1144", logged)
 
     def test_a_cohort_by_header(self):
         steps = [{"stage": "SHADOW", "min_seconds": 0}, {"stage": "CANARY", "fraction": 0.999999, "min_seconds": 600}, {"stage": "RAMP", "fraction": 0.9999999}, {"stage": "FULL"}]
