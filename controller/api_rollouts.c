@@ -18,11 +18,21 @@ static enum kv_status rollout_part(const struct kv_http_request *r, uint64_t *id
     return kv_fail(err, KV_NOT_FOUND, "rollout", "no rollout is named '%s'; ids look like r_000003", r->part[0]);
 }
 
+/* *out is NULL unless it is found; else the caller frees it. */
+static enum kv_status find_rollout(struct kv_http_request *r, uint64_t id, struct kv_rollout_view **out, struct kv_error *err)
+{
+    *out = calloc(1, sizeof **out);
+    enum kv_status st = *out ? kv_control_rollout(((struct kv_app *)r->app)->control, id, *out, err) : kv_fail(err, KV_OUT_OF_MEMORY, "rollout", "no memory for the answer");
+    if (!st) return KV_OK;
+    free(*out);
+    *out = NULL;
+    return st;
+}
+
 static enum kv_status reply_rollout(struct kv_http_request *r, uint64_t id, int status, struct kv_error *err)
 {
-    struct kv_rollout_view *v = calloc(1, sizeof *v);
-    if (!v) return kv_fail(err, KV_OUT_OF_MEMORY, "rollout", "no memory for the answer");
-    enum kv_status st = kv_control_rollout(((struct kv_app *)r->app)->control, id, v, err);
+    struct kv_rollout_view *v;
+    enum kv_status st = find_rollout(r, id, &v, err);
     if (!st) st = kv_http_reply_json(r, status, kv_api_rollout_json(v), err);
     free(v);
     return st;
@@ -55,6 +65,9 @@ KV_HANDLER(kv_api_rollouts_history)
     struct kv_transition *t = calloc(MOST, sizeof *t);
     enum kv_status st = t ? rollout_part(r, &id, err) : kv_fail(err, KV_OUT_OF_MEMORY, "rollout", "no memory for the answer");
     if (!st) st = kv_store_transitions(((struct kv_app *)r->app)->store, id, t, MOST, &n, err);
+    struct kv_rollout_view *none = NULL;
+    if (!st && !n) st = find_rollout(r, id, &none, err); /* none yet, or no such rollout */
+    free(none);
     json_t *list = json_array();
     for (int32_t i = 0; i < n && i < MOST; i++) json_array_append_new(list, kv_api_transition_json(&t[i]));
     free(t);

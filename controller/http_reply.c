@@ -149,14 +149,15 @@ static void stream_free(void *cls)
 
 enum kv_status kv_http_reply_stream(struct kv_http_request *r, const char *type, const struct kv_http_stream *s, struct kv_error *err)
 {
-    struct stream *st = malloc(sizeof *st);
-    struct MHD_Response *resp = NULL;
+    bool body = strcmp(r->method, "HEAD"); /* libmicrohttpd ends the chunks of a HEAD's answer, and the next answer would begin with that end */
+    struct stream *st = body ? malloc(sizeof *st) : NULL;
+    struct MHD_Response *resp = body ? NULL : MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (st) {
         *st = (struct stream){*s, r};
         resp = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, stream_read, st, stream_free);
     }
+    if ((!resp || !body) && s->release) s->release(s->ctx);
     if (!resp) {
-        if (s->release) s->release(s->ctx);
         free(st);
         return kv_fail(err, KV_OUT_OF_MEMORY, "reply", "no memory for the stream");
     }

@@ -257,6 +257,7 @@ class Requests(unittest.TestCase):
         self.refused(404, "NOT_FOUND", "/v1/nothing", {})
         self.refused(404, "NOT_FOUND", "/api/v1/rollouts/x", None, "GET")
         self.refused(404, "NOT_FOUND", "/api/v1/rollouts/r_000009", None, "GET")
+        self.refused(404, "NOT_FOUND", "/api/v1/rollouts/r_000009/history", None, "GET")
         self.refused(404, "NOT_FOUND", "/api/v1/rollouts/r_000009/rollback", {})
         self.refused(404, "NOT_FOUND", "/api/v1/rollouts/r_000009/explode", {})
         self.refused(404, "NOT_FOUND", "/index.htm", None, "GET")
@@ -279,8 +280,22 @@ class Requests(unittest.TestCase):
                 self.assertNotIn(b" 200 ", answer[:20])
         self.assertEqual(self.d.get("/healthz")[0], 200)
 
+    def test_a_path_does_not_end_at_a_zero_byte(self):
+        self.refused(404, "NOT_FOUND", "/healthz%00x", None, "GET")
+        self.refused(400, "BAD_ARGUMENT", "/api/v1/receipts?request=%00x", None, "GET")
+
+    def test_a_stream_asked_for_by_head_has_no_body(self):
+        with socket.create_connection(("127.0.0.1", self.d.port), timeout=10) as s:
+            s.sendall(b"HEAD /api/v1/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = b""
+            while chunk := s.recv(4096):
+                answer += chunk
+        head, _, body = answer.partition(b"\r\n\r\n")
+        self.assertIn(b" 200 ", head[:20])
+        self.assertEqual(body, b"")
+
     def test_framing_that_can_be_read_in_two_ways(self):
-        for field, extra in (("Host", "Host: localhost\r\nHost: evil\r\nContent-Length: 2\r\n"), ("Content-Length", "Host: localhost\r\nContent-Length: 2\r\nContent-Length: 4\r\n"),
+        for field, extra in (("header", "Host: localhost\r\nContent-Length : 2\r\n"), ("Host", "Host: localhost\r\nHost: evil\r\nContent-Length: 2\r\n"), ("Content-Length", "Host: localhost\r\nContent-Length: 2\r\nContent-Length: 4\r\n"),
                              ("Content-Length", "Host: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n")):
             with socket.create_connection(("127.0.0.1", self.d.port), timeout=10) as s:
                 s.sendall(f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\n{extra}\r\n{{}}".encode())
