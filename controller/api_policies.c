@@ -58,13 +58,12 @@ KV_HANDLER(kv_api_policy)
     return st ? st : reply_policy(r, kind, true, err);
 }
 
-/* As activation would load it: a fallback policy's whole table is evaluated. */
+/* As activation would judge it. */
 static enum kv_status check(enum kv_policy_kind kind, const char *source, size_t n, json_t **out, struct kv_error *err)
 {
     struct kv_script *p = NULL;
-    struct kv_fallback_table table;
     enum kv_status st = kv_policy_load(kind, source, n, &p, err);
-    if (!st && kind == KV_POLICY_FALLBACK) st = kv_policy_fallback_table(p, 0.05, &table, err);
+    if (!st) st = kv_policy_check(p, err);
     if (!st) *out = json_pack("{s:b, s:s, s:s}", "ok", 1, "name", kv_policy_name(p), "version", kv_policy_version(p));
     kv_policy_free(p);
     return st;

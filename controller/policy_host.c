@@ -1,6 +1,7 @@
 /* policy_host.c — loading policies; the arguments and answers of fallback and release decisions. */
 #include "controller/policy_host_internal.h"
 
+#include <jansson.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <math.h>
@@ -48,6 +49,16 @@ static int bad_shape(struct load *l, const char *field, const char *what)
     return 0;
 }
 
+/* The name goes into JSON, receipts and terminals. */
+static bool printable(const char *text, size_t n)
+{
+    json_t *v = json_stringn(text, n); /* NULL where it is no UTF-8 */
+    bool ok = v != NULL;
+    json_decref(v);
+    for (size_t i = 0; i < n; i++) ok &= (unsigned char)text[i] >= 0x20 && text[i] != 0x7f && !((unsigned char)text[i] == 0xc2 && (unsigned char)text[i + 1] < 0xa0);
+    return ok;
+}
+
 static int run_chunk(lua_State *L)
 {
     struct load *l = lua_touserdata(L, 1);
@@ -59,8 +70,8 @@ static int run_chunk(lua_State *L)
     lua_getfield(L, -1, "api");
     if (!lua_isinteger(L, -1) || lua_tointeger(L, -1) != 1) return bad_shape(l, "api", "the table needs api = 1");
     lua_pop(L, 1);
-    if (lua_getfield(L, -1, "name") != LUA_TSTRING || lua_rawlen(L, -1) == 0 || lua_rawlen(L, -1) >= sizeof p->name)
-        return bad_shape(l, "name", "the table needs a name of 1 to 63 bytes");
+    if (lua_getfield(L, -1, "name") != LUA_TSTRING || lua_rawlen(L, -1) == 0 || lua_rawlen(L, -1) >= sizeof p->name || !printable(lua_tostring(L, -1), lua_rawlen(L, -1)))
+        return bad_shape(l, "name", "the table needs a name of 1 to 63 bytes, UTF-8 without control characters");
     snprintf(p->name, sizeof p->name, "%s", lua_tostring(L, -1));
     lua_pop(L, 1);
     int found = -1;

@@ -82,6 +82,12 @@ class Reading(unittest.TestCase):
         self.assertEqual((status, ok["ok"], ok["version"]), (200, True, hashlib.sha256(release["source"].encode()).hexdigest()))
         status, bad = self.d.post("/api/v1/policies/check", {"kind": "release", "source": "return {"})
         self.assertEqual((status, bad["error"]["code"]), (400, "POLICY_PARSE"))
+        for body, code in (("while true do end", "POLICY_BUDGET"), ("return os.time()", "POLICY_FAULT"), ("return 5", "POLICY_SHAPE")):  # what it does, not only how it reads
+            status, bad = self.d.post("/api/v1/policies/check", {"kind": "release", "source": 'return { api = 1, name = "n", release = function() %s end }' % body})
+            self.assertEqual(bad.get("error", bad).get("code"), code, body)
+        for name in ("\\255\\254", "a\\27[31m", "a\\0b", "\\194\\155"):  # a name goes into JSON, receipts and terminals
+            status, bad = self.d.post("/api/v1/policies/release/activate", {"source": 'return { api = 1, name = "%s", release = function() return { action = "HOLD" } end }' % name})
+            self.assertEqual((status, bad.get("error", bad).get("code")), (400, "POLICY_SHAPE"), name)
         self.assertRegex(self.d.post("/api/v1/policies/release/activate", {"source": "os.exit()"})[1]["error"]["code"], "^POLICY_")
         self.assertEqual(self.d.get("/api/v1/policies/release")[1]["version"], release["version"])
         changed = release["source"] + "\n-- another version\n"
