@@ -4,15 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TOKENS = 4096 };
-
 enum kv_status kv_api_issue_tokens(struct kv_app *app, struct kv_error *err)
 {
-    int32_t n = MOST_TOKENS;
+    int32_t n = KV_MAX_TOKENS;
     size_t m = 0;
-    struct kv_stored_token *t = calloc(MOST_TOKENS, sizeof *t);
-    struct kv_issued_token *out = calloc(MOST_TOKENS, sizeof *out);
-    enum kv_status st = t && out ? kv_store_tokens(app->store, t, &n, err) : kv_fail(err, KV_OUT_OF_MEMORY, "tokens", "no memory for the tokens");
+    struct kv_stored_token *t = calloc(KV_MAX_TOKENS, sizeof *t);
+    struct kv_issued_token *out = calloc(KV_MAX_TOKENS, sizeof *out);
+    enum kv_status st = t && out ? kv_store_tokens(app->store, kv_realtime_us(), t, &n, err) : kv_fail(err, KV_OUT_OF_MEMORY, "tokens", "no memory for the tokens");
     for (int32_t i = 0; !st && i < n; i++) {
         if (t[i].revoked_us) continue;
         struct kv_issued_token *o = &out[m++];
@@ -39,9 +37,9 @@ static json_t *token_json(const struct kv_stored_token *t)
 
 KV_HANDLER(kv_api_tokens)
 {
-    int32_t n = MOST_TOKENS;
-    struct kv_stored_token *t = calloc(MOST_TOKENS, sizeof *t);
-    enum kv_status st = t ? kv_store_tokens(((struct kv_app *)r->app)->store, t, &n, err) : kv_fail(err, KV_OUT_OF_MEMORY, "tokens", "no memory for the tokens");
+    int32_t n = KV_MAX_TOKENS;
+    struct kv_stored_token *t = calloc(KV_MAX_TOKENS, sizeof *t);
+    enum kv_status st = t ? kv_store_tokens(((struct kv_app *)r->app)->store, kv_realtime_us(), t, &n, err) : kv_fail(err, KV_OUT_OF_MEMORY, "tokens", "no memory for the tokens");
     json_t *list = json_array();
     for (int32_t i = 0; !st && i < n; i++) json_array_append_new(list, token_json(&t[i]));
     free(t);

@@ -104,12 +104,13 @@ struct kv_stored_token {
     uint8_t sha256[32];
     int64_t created_us, expires_us, revoked_us;         /* CLOCK_REALTIME; 0: never, not */
 };
-/* CONFLICT when a token of that name is in force. */
+enum { KV_MAX_TOKENS = 4096 }; /* in force at once */
+/* CONFLICT when a token of that name is in force; CAPACITY. */
 enum kv_status kv_store_put_token(struct kv_store *s, const struct kv_stored_token *t, struct kv_error *err);
 /* NOT_FOUND when no token of that name is in force. */
 enum kv_status kv_store_revoke_token(struct kv_store *s, const char *name, const char *actor, int64_t at_us, struct kv_error *err);
-/* Newest first, revoked ones too. *n: in cap, out count. */
-enum kv_status kv_store_tokens(struct kv_store *s, struct kv_stored_token *out, int32_t *n, struct kv_error *err);
+/* Those in force first, then revoked and expired ones; of each the newest first. *n: in cap, out count. */
+enum kv_status kv_store_tokens(struct kv_store *s, int64_t now_us, struct kv_stored_token *out, int32_t *n, struct kv_error *err);
 /* A new secret ("kv_" and 43 letters) into out, its SHA-256 into t. */
 enum kv_status kv_token_make(struct kv_stored_token *t, char out[64], struct kv_error *err);
 

@@ -31,11 +31,26 @@ static enum kv_status receipt(struct kv_store *s, int64_t at_us, const char *nam
     return kv_store_append(s, &r, id, err);
 }
 
+/* Every one of them is compared at each request, and those beyond the limit would be out of force without anybody saying so. */
+static enum kv_status check_room(struct kv_store *s, int64_t now_us, struct kv_error *err)
+{
+    sqlite3_stmt *q = kv_store_prepare(s, "SELECT count(*) FROM tokens WHERE revoked_us = 0 AND (expires_us = 0 OR expires_us > ?)");
+    if (!q) return kv_store_sql_error(s->db, "tokens", err);
+    sqlite3_bind_int64(q, 1, now_us);
+    int64_t n = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int64(q, 0) : 0;
+    enum kv_status st = kv_store_done(s, q, err);
+    if (st || n < KV_MAX_TOKENS) return st;
+    kv_fail(err, KV_CAPACITY, "tokens", "%d tokens are in force already", KV_MAX_TOKENS);
+    kv_hint(err, "kvasir token list; revoke those that nobody uses");
+    return KV_CAPACITY;
+}
+
 static enum kv_status run_put(struct kv_store *s, void *arg, struct kv_error *err)
 {
     const struct kv_stored_token *t = arg;
     uint64_t id;
-    enum kv_status st = receipt(s, t->created_us, t->name, "created", t->creator, &id, err);
+    enum kv_status st = check_room(s, t->created_us, err);
+    if (st == KV_OK) st = receipt(s, t->created_us, t->name, "created", t->creator, &id, err);
     sqlite3_stmt *q = st == KV_OK ? kv_store_prepare(s, "INSERT INTO tokens (name, sha256, rights, tenant, created_us, expires_us, revoked_us, creator, receipt) VALUES (?,?,?,?,?,?,0,?,?)") : NULL;
     if (st != KV_OK) return st;
     if (!q) return kv_store_sql_error(s->db, "tokens", err);
@@ -57,7 +72,10 @@ static enum kv_status run_put(struct kv_store *s, void *arg, struct kv_error *er
 
 enum kv_status kv_store_put_token(struct kv_store *s, const struct kv_stored_token *t, struct kv_error *err)
 {
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@+:";
     struct kv_stored_token copy = *t;
+    if (!*t->name || t->name[strspn(t->name, allowed)]) /* revoking names it in an address */
+        return kv_fail(err, KV_BAD_ARGUMENT, "name", "a token's name is made of letters, digits and . _ - @ + :");
     return kv_store_run(s, run_put, &copy, err);
 }
 
@@ -85,15 +103,17 @@ enum kv_status kv_store_revoke_token(struct kv_store *s, const char *name, const
     return kv_store_run(s, run_revoke, &(struct revoke){name, actor, at_us}, err);
 }
 
-enum kv_status kv_store_tokens(struct kv_store *s, struct kv_stored_token *out, int32_t *n, struct kv_error *err)
+enum kv_status kv_store_tokens(struct kv_store *s, int64_t now_us, struct kv_stored_token *out, int32_t *n, struct kv_error *err)
 {
     int32_t cap = *n;
     *n = 0;
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = kv_store_query(s, "SELECT name, tenant, rights, creator, sha256, created_us, expires_us, revoked_us FROM tokens ORDER BY id DESC LIMIT ?", &q, err);
+    enum kv_status st = kv_store_query(s, "SELECT name, tenant, rights, creator, sha256, created_us, expires_us, revoked_us FROM tokens "
+                                       "ORDER BY revoked_us <> 0 OR (expires_us <> 0 AND expires_us <= ?2), id DESC LIMIT ?1", &q, err);
     if (st == KV_OK) {
         sqlite3_bind_int(q, 1, cap);
+        sqlite3_bind_int64(q, 2, now_us);
         int rc;
         while ((rc = sqlite3_step(q)) == SQLITE_ROW && *n < cap) {
             struct kv_stored_token *t = &out[(*n)++];

@@ -274,7 +274,7 @@ START_TEST(tokens_are_kept_as_hashes_and_revoked)
     ck_assert_int_eq(kv_store_revoke_token(store, "bob", "operator:root", 6, &err), KV_NOT_FOUND);
     ck_assert_int_eq(kv_store_revoke_token(store, "ann", "operator:root", 6, &err), KV_OK);
     ck_assert_int_eq(kv_store_put_token(store, &t, &err), KV_OK); /* the name is free again */
-    ck_assert_int_eq(kv_store_tokens(store, all, &n, &err), KV_OK);
+    ck_assert_int_eq(kv_store_tokens(store, 0, all, &n, &err), KV_OK);
     ck_assert_int_eq(n, 2);
     ck_assert_int_eq(all[1].revoked_us, 6);
     ck_assert_int_eq(all[0].revoked_us, 0);
