@@ -4,6 +4,7 @@
 #include "runtime/kvasir.h"
 
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { WAIT_MS = 200, COMMENT_EVERY_US = 15000000 };
 
@@ -254,6 +256,22 @@ void kv_events_log_to(struct kv_events *e)
     log_events = e;
 }
 
+/* Never waits: whoever logs may be answering a rollback, and a reader of standard error that stands still (a paused terminal, a hung collector) is no reason
+ * to let that wait. A line is shorter than what a pipe that polls as writable has room for. */
+static void put_line(const char *at, const char *text)
+{
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    static unsigned long long lost;
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    pthread_mutex_lock(&one);
+    if (poll(&p, 1, 0) != 1 || !(p.revents & POLLOUT)) lost++;
+    else if (lost) {
+        fprintf(stderr, "{\"at\":\"%s\",\"level\":\"warn\",\"line\":\"%llu lines were lost before this one: nobody read standard error\"}\n%s\n", at, lost, text);
+        lost = 0;
+    } else fprintf(stderr, "%s\n", text);
+    pthread_mutex_unlock(&one);
+}
+
 static void write_line(enum kv_log_level level, const char *trace, const char *fmt, va_list ap)
 {
     char line[1024];
@@ -262,7 +280,7 @@ static void write_line(enum kv_log_level level, const char *trace, const char *f
     json_t *o = json_pack("{s:o, s:s, s:o}", "at", kv_time_json(kv_realtime_us()), "level", levels[level], "line", kv_text_json(line, strlen(line)));
     if (o && *trace) json_object_set_new(o, "trace", json_string(trace));
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    if (text) fprintf(stderr, "%s\n", text);
+    if (text) put_line(json_string_value(json_object_get(o, "at")), text);
     free(text);
     struct kv_events *e = log_events;
     if (e && level <= KV_LOG_INFO && o) kv_events_post(e, "log", o);

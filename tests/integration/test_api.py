@@ -1,13 +1,19 @@
 """The operator API and the daemon around it: status, rollouts, receipts, events, rights, limits, signals."""
+import fcntl
 import hashlib
 import json
+import os
+import re
 import signal
 import socket
+import subprocess
+import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 
-from support import Daemon
+from support import Daemon, KVASIRD, MODEL, ROOT, environment
 
 PROMPT = "The magic number for amber anchor is 4711.\nQuestion: what is the magic number for amber anchor?\nAnswer: The magic number for amber anchor is "
 
@@ -346,6 +352,33 @@ class Connections(unittest.TestCase):
             answer = d.complete(PROMPT, max_tokens=16)
             self.assertEqual(answer["choices"][0]["finish_reason"] in ("length", "stop"), True)
             s.close()
+
+    def test_a_log_that_nobody_reads_holds_nothing_up(self):
+        read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+        with tempfile.TemporaryDirectory() as state, subprocess.Popen([KVASIRD, "--listen", "127.0.0.1:0", "--state", state, "--model", MODEL, "--set", "log.level=debug"], stderr=write, cwd=ROOT,
+                                                                      env=environment()) as p:
+            os.close(write)
+            try:
+                said = b""
+                while not (at := re.search(rb"serves .* on http://[^/]*:(\d+)/", said)):
+                    said += os.read(read, 4096)
+                url = f"http://127.0.0.1:{int(at.group(1))}"  # from here on nobody reads
+                began = time.monotonic()
+                for _ in range(100):
+                    urllib.request.urlopen(url + "/api/v1/tiers", timeout=10).read()
+                    self.assertLess(time.monotonic() - began, 15)
+                p.send_signal(signal.SIGUSR1)
+                for _ in range(2):
+                    urllib.request.urlopen(url + "/readyz", timeout=10).read()
+                while b"lines were lost" not in said:  # somebody reads again, and is told
+                    said += os.read(read, 4096)
+                    urllib.request.urlopen(url + "/api/v1/tiers", timeout=10).read()
+                p.terminate()
+                self.assertEqual(p.wait(30), 0)
+            finally:
+                p.kill()
+                os.close(read)
 
     def test_sigterm_drains(self):
         d = Daemon("--set", "engine.drain_timeout_ms=120000")
