@@ -212,16 +212,17 @@ void kv_disk_close_segment(struct disk *d, uint32_t index)
     kv_disk_drop_if_empty(d, index);
 }
 
-static enum kv_status new_segment(struct disk *d, uint32_t *out)
+enum kv_status kv_disk_room(struct disk *d)
 {
     uint64_t free_bytes;
     if (d->used + d->segment_bytes > d->capacity) return KV_CAPACITY;
     if (d->io->free_bytes(d->path, &free_bytes)) return KV_IO_ERROR;
-    if (free_bytes < d->reserve || free_bytes - d->reserve < d->segment_bytes) return KV_NO_SPACE;
-    uint32_t i = 0;
-    while (i < d->n_segments && d->segment[i].fd >= 0) i++;
-    if (i == MAX_SEGMENTS) return KV_CAPACITY;
-    struct segment s = {.number = d->next_number++, .bytes = d->segment_bytes, .next = PAGE, .open = true};
+    return free_bytes < d->reserve || free_bytes - d->reserve < d->segment_bytes ? KV_NO_SPACE : KV_OK;
+}
+
+enum kv_status kv_disk_make_segment(struct disk *d, uint64_t number, struct segment *out)
+{
+    struct segment s = {.number = number, .bytes = d->segment_bytes, .next = PAGE, .open = true};
     char name[600];
     kv_disk_segment_name(d, s.number, name, sizeof name);
     if (gnutls_rnd(GNUTLS_RND_NONCE, s.id, sizeof s.id)) return KV_INTERNAL;
@@ -239,9 +240,24 @@ static enum kv_status new_segment(struct disk *d, uint32_t *out)
         close(s.fd);
         return r;
     }
+    *out = s;
+    return KV_OK;
+}
+
+static enum kv_status new_segment(struct disk *d, uint32_t *out)
+{
+    struct segment s;
+    uint32_t i = 0;
+    while (i < d->n_segments && d->segment[i].fd >= 0) i++;
+    if (i == MAX_SEGMENTS) return KV_CAPACITY;
+    if (!kv_disk_spare_take(d, &s)) {
+        enum kv_status r = kv_disk_room(d);
+        if (r == KV_OK) r = kv_disk_make_segment(d, d->next_number++, &s);
+        if (r != KV_OK) return r;
+        d->used += d->segment_bytes;
+    }
     d->segment[i] = s;
     if (i == d->n_segments) d->n_segments++;
-    d->used += d->segment_bytes;
     *out = i;
     return KV_OK;
 }
@@ -261,8 +277,11 @@ static enum kv_status disk_reserve(void *ctx, uint64_t bytes, const struct kv_ch
     }
     struct segment *s = &d->segment[i];
     enum kv_status r = kv_disk_add_extent(d, i, s->next, bytes, out);
-    if (r == KV_OK) s->next += span;
-    return r;
+    if (r != KV_OK) return r;
+    bool ask = s->next < d->segment_bytes / 2 && s->next + span >= d->segment_bytes / 2; /* once a segment: what failed is not tried at every extent */
+    s->next += span;
+    if (ask) kv_disk_spare_ask(d);
+    return KV_OK;
 }
 
 /* ---------------------------------------------------------------- facts */

@@ -7,7 +7,7 @@
  * once. Each header says up to which extent of its segment all had reached the disk before; after a restart those beyond are opened before they
  * count, so that a machine that lost some of their pages shows none of them. Key: HMAC of the master key over segment id and tenant; nonce: the extent's offset. No offset is written twice and no segment is appended to after a
  * restart, so no nonce repeats. The associated data is the header's fields and the identity; the GCM tag is the payload hash. Released extents are
- * punched out; a segment without live extents is unlinked. Files hold the cap and the free-space reserve across restarts. */
+ * punched out; a segment without live extents is unlinked. From the half of one on the next is made by a thread of its own. Files hold the cap and the free-space reserve across restarts. */
 #ifndef KV_DISK_H
 #define KV_DISK_H
 

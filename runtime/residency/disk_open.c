@@ -191,6 +191,7 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
         else if (flock(d->lock_fd, LOCK_EX | LOCK_NB)) s = kv_fail(err, KV_STORE_LOCKED, d->path, "another process holds the disk tier's folder");
     }
     if (s == KV_OK) s = rebuild(d, c, err);
+    if (s == KV_OK) s = kv_disk_spare_start(d);
     if (s != KV_OK) {
         kv_disk_close(out);
         return s;
@@ -206,6 +207,7 @@ void kv_disk_close(struct kv_tier *t)
     struct disk *d = t->ctx;
     if (!d) return;
     kv_lanes_destroy(d->lanes);
+    kv_disk_spare_stop(d);
     for (uint32_t i = 0; d->segment && i < d->n_segments; i++) {
         kv_disk_close_segment(d, i);
         if (d->segment[i].fd >= 0) close(d->segment[i].fd);

@@ -42,6 +42,18 @@ struct scratch { /* whole pages, on their way to or from the file */
     size_t cap;
 };
 
+/* One segment that is made before it is needed. The owner asks, a thread of its own makes it, the owner takes it. */
+struct spare {
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum { SPARE_NONE, SPARE_ASKED, SPARE_MADE } state;
+    bool stop;
+    struct segment segment; /* asked for: its number; made: the file */
+    enum kv_status status;
+};
+
 struct disk {
     char path[512];
     uint64_t capacity, reserve, segment_bytes;
@@ -58,6 +70,7 @@ struct disk {
     uint64_t next_sequence;
     struct kv_disk_stats stats;
     struct scratch scratch[SCRATCH];
+    struct spare spare;
 };
 
 /* Whole pages, or why not. buf and at lie on borders of pages. */
@@ -78,7 +91,15 @@ enum kv_status kv_disk_add_extent(struct disk *d, uint32_t segment, uint64_t off
 void kv_disk_punch(struct disk *d, struct segment *s, uint64_t at, uint64_t n);
 void kv_disk_drop_if_empty(struct disk *d, uint32_t segment);
 void kv_disk_close_segment(struct disk *d, uint32_t segment); /* its unused tail goes back */
+enum kv_status kv_disk_room(struct disk *d); /* for one segment more: under the cap, and beside the reserve */
+enum kv_status kv_disk_make_segment(struct disk *d, uint64_t number, struct segment *out); /* its file, open for appending. Any thread */
 extern const struct kv_tier kv_disk_functions; /* everything but ctx */
+
+/* disk_spare.c. Its bytes count as used from the asking on. */
+enum kv_status kv_disk_spare_start(struct disk *d);
+void kv_disk_spare_stop(struct disk *d);                         /* the file goes */
+void kv_disk_spare_ask(struct disk *d);                          /* unless there is one, or no room for one */
+bool kv_disk_spare_take(struct disk *d, struct segment *out);    /* false: none was asked for, or it could not be made */
 
 struct scratch kv_disk_take_scratch(struct disk *d, size_t n); /* no bytes: no memory */
 void kv_disk_give_scratch(struct disk *d, struct scratch s);

@@ -1,24 +1,19 @@
 /* test_hunt.c — the hunt for wrong rows: worlds that differ in one field of the identity share tiers under faults, evictions and restarts. Whatever is found
  * must be what that world would compute; and with any one field left out of the identity the hunt must find rows of another world. */
-#include "runtime/residency/disk.h"
 #include "runtime/residency/faults.h"
 #include "runtime/residency/snapshot.h"
+#include "tests/unit/residency/tier_fixture.h"
 
 #include <check.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 Suite *suite_hunt(void);
 
 enum { BYTES = 8192, HOST_SLABS = 12, STEPS = 1200, RESTARTS = 3, NO_FIELD = -1 };
 
-static char folder[64];
-static struct kv_tier host, disk;
-static struct kv_directory *dir;
+static struct tiers tiers;
 static struct kv_faults *faults;
 static uint64_t state;
 
@@ -28,54 +23,21 @@ static uint32_t draw(uint32_t n)
     return (uint32_t)(state >> 33) % n;
 }
 
-static void on_found(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes)
-{
-    (void)ctx;
-    ck_assert_int_eq(kv_directory_adopt(dir, id, KV_TIER_DISK, b, bytes), KV_OK);
-}
-
 static void open_all(void)
 {
-    struct kv_error err = {0};
-    ck_assert_int_eq(kv_tier_memory_create("host", "host", false, BYTES, HOST_SLABS * BYTES, &host), KV_OK);
-    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host, [KV_TIER_DISK] = &disk}, .max_chunks = 256, .max_transactions = 4, .max_payload_bytes = BYTES, .victim = KV_VICTIM_LRU};
-    ck_assert_int_eq(kv_directory_create(&c, &dir), KV_OK);
-    struct kv_disk_config dc = {.path = folder, .capacity_bytes = 8 << 20, .segment_bytes = 1 << 20, .key = {3}, .found = on_found, .io = &kv_disk_io_faulty};
-    ck_assert_msg(kv_disk_open(&dc, &disk, &err) == KV_OK, "%s", err.message);
-}
-
-static void close_all(void)
-{
-    ck_assert_msg(kv_directory_check(dir, NULL) == KV_OK, "invariants");
-    kv_directory_destroy(dir);
-    kv_tier_memory_destroy(&host);
-    kv_disk_close(&disk);
-}
-
-static void clear_folder(void)
-{
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char name[400];
-        snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.') unlink(name);
-    }
-    if (d) closedir(d);
+    tiers_open(&tiers, BYTES, HOST_SLABS, 8 << 20, &kv_disk_io_faulty);
 }
 
 static void setup(void)
 {
-    snprintf(folder, sizeof folder, "%s/kvasir-hunt-%d", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (int)getpid());
-    mkdir(folder, 0700);
-    clear_folder();
+    tier_folder_make("hunt");
     ck_assert_int_eq(kv_faults_create(&faults), KV_OK);
 }
 
 static void teardown(void)
 {
     kv_faults_destroy(faults);
-    clear_folder();
-    rmdir(folder);
+    tier_folder_remove();
 }
 
 /* World 0, or the one that differs from it in one field. */
@@ -110,16 +72,16 @@ struct tally {
 
 static void make_room(enum kv_tier_id tier)
 {
-    if (kv_evict_now(dir, tier) == KV_OK) return;
+    if (kv_evict_now(tiers.dir, tier) == KV_OK) return;
     struct kv_chunk_identity gone;
-    if (kv_directory_victim(dir, tier, &gone) == KV_OK) (void)kv_directory_forget(dir, &gone, tier);
+    if (kv_directory_victim(tiers.dir, tier, &gone) == KV_OK) (void)kv_directory_forget(tiers.dir, &gone, tier);
 }
 
 static void keep(const struct kv_chunk_identity *known, const uint8_t *rows)
 {
     enum kv_tier_id tier = draw(3) ? KV_TIER_DISK : KV_TIER_HOST;
     for (int tries = 0; tries < 3; tries++) {
-        if (kv_directory_publish(dir, known, (struct kv_cache_generation){1}, tier, rows, BYTES, 100) != KV_CAPACITY) return;
+        if (kv_directory_publish(tiers.dir, known, (struct kv_cache_generation){1}, tier, rows, BYTES, 100) != KV_CAPACITY) return;
         make_room(tier);
     }
 }
@@ -130,21 +92,21 @@ static void ask(const struct kv_chunk_identity *id, int field, const struct kv_f
     static uint8_t got[BYTES], want[BYTES];
     struct kv_chunk_identity known = without(*id, field);
     compute(id, want);
-    for (int tier; (tier = kv_directory_nearest(dir, &known)) >= 0;) {
+    for (int tier; (tier = kv_directory_nearest(tiers.dir, &known)) >= 0;) {
         struct kv_lease lease;
-        if (kv_directory_lookup(dir, &known, (enum kv_tier_id)tier, &lease) != KV_ANSWER_READY) break;
-        struct kv_tier *from = kv_directory_tier(dir, (enum kv_tier_id)tier);
+        if (kv_directory_lookup(tiers.dir, &known, (enum kv_tier_id)tier, &lease) != KV_ANSWER_READY) break;
+        struct kv_tier *from = kv_directory_tier(tiers.dir, (enum kv_tier_id)tier);
         kv_faults_at_disk(marks);
         enum kv_status s = from->read(from->ctx, lease.block, &known, got, BYTES);
         kv_faults_at_disk(NULL);
-        ck_assert_int_eq(kv_directory_release(dir, &lease), KV_OK);
+        ck_assert_int_eq(kv_directory_release(tiers.dir, &lease), KV_OK);
         if (s == KV_OK) {
             t->hits++;
             t->wrong += memcmp(got, want, BYTES) != 0;
             return;
         }
         t->refused++;
-        if (kv_directory_forget(dir, &known, (enum kv_tier_id)tier) != KV_OK) break;
+        if (kv_directory_forget(tiers.dir, &known, (enum kv_tier_id)tier) != KV_OK) break;
     }
     t->misses++;
     keep(&known, want);
@@ -156,7 +118,7 @@ static struct tally hunt(int field)
     struct kv_fault_scope scope = {.tenant = "hunted"};
     struct tally t = {0};
     state = 9;
-    clear_folder();
+    tier_folder_clear();
     for (int restart = 0; restart < RESTARTS; restart++) {
         open_all();
         for (int i = 0; i < STEPS / RESTARTS; i++) {
@@ -167,7 +129,7 @@ static struct tally hunt(int field)
             ask(&id, field, &marks, &t);
             if (draw(20) == 0) make_room(draw(2) ? KV_TIER_HOST : KV_TIER_DISK);
         }
-        close_all();
+        tiers_close(&tiers);
     }
     return t;
 }

@@ -1,67 +1,30 @@
 /* test_snapshot.c — blocks of one sequence found again by another: same bits, same tokens, same tenant, or not at all. */
-#include "runtime/residency/disk.h"
 #include "runtime/residency/snapshot.h"
+#include "tests/unit/residency/tier_fixture.h"
 
 #include <check.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { LAYERS = 3, HEADS = 2, D = 16, TOKENS = 64 * 6 + 17 };
 
-static char folder[64];
-static struct kv_tier host, disk;
-static struct kv_directory *dir;
+static struct tiers tiers;
 static struct kv_arena *arena;
 static struct kv_chunk_identity base;
 static int32_t tokens[TOKENS];
 static size_t slab;
 
-static void on_found(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes)
-{
-    (void)ctx;
-    ck_assert_int_eq(kv_directory_adopt(dir, id, KV_TIER_DISK, b, bytes), KV_OK);
-}
-
-/* A directory over a host tier of so many slabs and a disk; what the disk held before is adopted. */
 static void open_all(int host_slabs)
 {
-    struct kv_error err = {0};
-    ck_assert_int_eq(kv_tier_memory_create("host", "host", false, slab, (uint64_t)host_slabs * slab, &host), KV_OK);
-    struct kv_directory_config c = {.tier = {[KV_TIER_HOST] = &host, [KV_TIER_DISK] = &disk}, .max_chunks = 256, .max_transactions = 4, .max_payload_bytes = slab, .victim = KV_VICTIM_LRU};
-    ck_assert_int_eq(kv_directory_create(&c, &dir), KV_OK);
-    struct kv_disk_config dc = {.path = folder, .capacity_bytes = 64 << 20, .segment_bytes = 1 << 20, .key = {3}, .found = on_found};
-    ck_assert_msg(kv_disk_open(&dc, &disk, &err) == KV_OK, "%s", err.message);
-}
-
-static void close_all(void)
-{
-    ck_assert_msg(kv_directory_check(dir, NULL) == KV_OK, "invariants");
-    kv_directory_destroy(dir);
-    kv_tier_memory_destroy(&host);
-    kv_disk_close(&disk);
-}
-
-static void clear_folder(void)
-{
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char name[400];
-        snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.') unlink(name);
-    }
-    if (d) closedir(d);
+    tiers_open(&tiers, slab, host_slabs, 64 << 20, NULL);
 }
 
 static void setup(void)
 {
-    snprintf(folder, sizeof folder, "%s/kvasir-snapshot-%d", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (int)getpid());
-    mkdir(folder, 0700);
-    clear_folder();
+    tier_folder_make("snapshot");
     slab = kv_slab_bytes(KV_F16, HEADS, D);
     ck_assert_int_eq(kv_arena_create(slab, 200 * slab, &arena), KV_OK);
     memset(&base, 0, sizeof base);
@@ -74,8 +37,7 @@ static void setup(void)
 static void teardown(void)
 {
     kv_arena_destroy(arena);
-    clear_folder();
-    rmdir(folder);
+    tier_folder_remove();
 }
 
 static void make_cache(struct kv_cache *c, int32_t rows)
@@ -99,7 +61,7 @@ static int32_t restored(struct kv_cache *c, const struct kv_chunk_identity *id, 
 {
     int32_t rows;
     ck_assert_int_eq(kv_cache_init(c, LAYERS, HEADS, D, KV_F16, 640), KV_OK);
-    ck_assert_int_eq(kv_snapshot_restore(dir, id, t, n, c, arena, &rows), expected);
+    ck_assert_int_eq(kv_snapshot_restore(tiers.dir, id, t, n, c, arena, &rows), expected);
     ck_assert_int_eq(rows, c->n_rows);
     ck_assert_int_eq(c->n_blocks, rows / 64);
     return rows;
@@ -111,24 +73,24 @@ START_TEST(round_trip)
     int32_t blocks;
     open_all(64);
     make_cache(&a, TOKENS);
-    ck_assert_int_eq(kv_snapshot_save(dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
+    ck_assert_int_eq(kv_snapshot_save(tiers.dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
     ck_assert_int_eq(blocks, 6);
-    ck_assert_int_eq(kv_snapshot_probe(dir, &base, tokens, TOKENS, LAYERS, HEADS), 6);
+    ck_assert_int_eq(kv_snapshot_probe(tiers.dir, &base, tokens, TOKENS, LAYERS, HEADS), 6);
     ck_assert_int_eq(restored(&b, &base, tokens, TOKENS, KV_OK), 384);
     same_rows(&a, &b, 6);
     kv_cache_free(&b, arena);
     ck_assert_int_eq(restored(&b, &base, tokens, 200, KV_OK), 192); /* a shorter request with the same beginning */
     same_rows(&a, &b, 3);
     int32_t rows;
-    ck_assert_int_eq(kv_snapshot_restore(dir, &base, tokens, TOKENS, &b, arena, &rows), KV_OK); /* and on from there */
+    ck_assert_int_eq(kv_snapshot_restore(tiers.dir, &base, tokens, TOKENS, &b, arena, &rows), KV_OK); /* and on from there */
     ck_assert_int_eq(rows, 384);
     same_rows(&a, &b, 6);
     kv_cache_free(&b, arena);
-    uint64_t used = host.used_bytes(host.ctx);
-    ck_assert_int_eq(kv_snapshot_save(dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
-    ck_assert_uint_eq(host.used_bytes(host.ctx), used); /* nothing is kept twice */
+    uint64_t used = tiers.host.used_bytes(tiers.host.ctx);
+    ck_assert_int_eq(kv_snapshot_save(tiers.dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
+    ck_assert_uint_eq(tiers.host.used_bytes(tiers.host.ctx), used); /* nothing is kept twice */
     kv_cache_free(&a, arena);
-    close_all();
+    tiers_close(&tiers);
 }
 END_TEST
 
@@ -138,7 +100,7 @@ START_TEST(only_the_same_rows_match)
     int32_t blocks, other[TOKENS];
     open_all(64);
     make_cache(&a, TOKENS);
-    ck_assert_int_eq(kv_snapshot_save(dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
+    ck_assert_int_eq(kv_snapshot_save(tiers.dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
     for (int32_t at = 0; at < 384; at += 50) { /* one token differs: blocks before it match, none after it does */
         memcpy(other, tokens, sizeof other);
         other[at]++;
@@ -150,10 +112,10 @@ START_TEST(only_the_same_rows_match)
         const char *name = kv_chunk_type.field[field].name;
         if (!strcmp(name, "prefix") || !strcmp(name, "layer") || !strncmp(name, "head", 4) || !strcmp(name, "position_first") || !strcmp(name, "position_count")) continue;
         ((uint8_t *)&id)[kv_chunk_type.field[field].offset] ^= 1;
-        ck_assert_msg(kv_snapshot_probe(dir, &id, tokens, TOKENS, LAYERS, HEADS) == 0, "%s is no part of the match", name);
+        ck_assert_msg(kv_snapshot_probe(tiers.dir, &id, tokens, TOKENS, LAYERS, HEADS) == 0, "%s is no part of the match", name);
     }
     kv_cache_free(&a, arena);
-    close_all();
+    tiers_close(&tiers);
 }
 END_TEST
 
@@ -164,16 +126,16 @@ START_TEST(full_host_goes_to_disk)
     int32_t blocks;
     open_all(7); /* of 18 chunks */
     make_cache(&a, TOKENS);
-    ck_assert_int_eq(kv_snapshot_save(dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
+    ck_assert_int_eq(kv_snapshot_save(tiers.dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
     ck_assert_int_eq(blocks, 6);
-    kv_directory_stats(dir, &st);
+    kv_directory_stats(tiers.dir, &st);
     ck_assert_uint_gt(st.replicas[KV_TIER_DISK], 0);
     ck_assert_uint_eq(st.replicas[KV_TIER_DISK] + st.replicas[KV_TIER_HOST], 18);
     ck_assert_int_eq(restored(&b, &base, tokens, TOKENS, KV_OK), 384);
     same_rows(&a, &b, 6);
     kv_cache_free(&a, arena);
     kv_cache_free(&b, arena);
-    close_all();
+    tiers_close(&tiers);
 }
 END_TEST
 
@@ -184,17 +146,17 @@ START_TEST(survives_a_restart)
     int32_t blocks;
     open_all(8);
     make_cache(&a, TOKENS);
-    ck_assert_int_eq(kv_snapshot_save(dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_DISK, 100, &blocks), KV_OK);
-    kv_disk_stats(&disk, &st);
+    ck_assert_int_eq(kv_snapshot_save(tiers.dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_DISK, 100, &blocks), KV_OK);
+    kv_disk_stats(&tiers.disk, &st);
     ck_assert_uint_le(st.syncs, 6 * 2 + 2); /* two a block, not two a layer; the segment's and the folder's own */
-    close_all();
+    tiers_close(&tiers);
     open_all(8);
-    ck_assert_int_eq(kv_snapshot_probe(dir, &base, tokens, TOKENS, LAYERS, HEADS), 6);
+    ck_assert_int_eq(kv_snapshot_probe(tiers.dir, &base, tokens, TOKENS, LAYERS, HEADS), 6);
     ck_assert_int_eq(restored(&b, &base, tokens, TOKENS, KV_OK), 384);
     same_rows(&a, &b, 6);
     kv_cache_free(&a, arena);
     kv_cache_free(&b, arena);
-    close_all();
+    tiers_close(&tiers);
 }
 END_TEST
 
@@ -207,8 +169,8 @@ START_TEST(damage_stops_the_restore)
     uint8_t byte;
     open_all(8);
     make_cache(&a, TOKENS);
-    ck_assert_int_eq(kv_snapshot_save(dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_DISK, 100, &blocks), KV_OK);
-    snprintf(name, sizeof name, "%s/segment-%016x", folder, 0);
+    ck_assert_int_eq(kv_snapshot_save(tiers.dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_DISK, 100, &blocks), KV_OK);
+    snprintf(name, sizeof name, "%s/segment-%016x", tier_folder, 0);
     int fd = open(name, O_RDWR);
     off_t at = 4096 + (off_t)(2 * LAYERS + 1) * (4096 + (off_t)slab + 4096) + 4096 + 100; /* block 2, layer 1 */
     ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
@@ -219,7 +181,7 @@ START_TEST(damage_stops_the_restore)
     same_rows(&a, &b, 2);
     kv_cache_free(&a, arena);
     kv_cache_free(&b, arena);
-    close_all();
+    tiers_close(&tiers);
 }
 END_TEST
 
@@ -230,7 +192,7 @@ START_TEST(small_arena_restores_what_fits)
     int32_t blocks;
     open_all(64);
     make_cache(&a, TOKENS);
-    ck_assert_int_eq(kv_snapshot_save(dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
+    ck_assert_int_eq(kv_snapshot_save(tiers.dir, &base, tokens, &a, (struct kv_cache_generation){1}, KV_TIER_HOST, 100, &blocks), KV_OK);
     ck_assert_int_eq(kv_arena_create(slab, slab * (LAYERS * 2 + 1), &small), KV_OK);
     arena = small;
     ck_assert_int_eq(restored(&b, &base, tokens, TOKENS, KV_CAPACITY), 128);
@@ -239,7 +201,7 @@ START_TEST(small_arena_restores_what_fits)
     arena = large;
     kv_arena_destroy(small);
     kv_cache_free(&a, arena);
-    close_all();
+    tiers_close(&tiers);
 }
 END_TEST
 
