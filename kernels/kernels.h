@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KV_BATCH_BLOCKS 8 /* blocks of selected rows that attention takes together at most */
 #define KV_BLOCK_ROWS 64 /* logical positions per block: the unit of attention state, of digests and of transfer */
 
 /* Values as in GGUF files. */
@@ -91,6 +92,9 @@ struct kv_kernels {
     void (*from_rows)(enum kv_type row_type, const void *x, int32_t n, float *out); /* stored row → fp32 */
     /* State of block b alone, overwriting out. */
     void (*attend_block)(const struct kv_attention *a, int32_t b, struct kv_states out);
+    /* States of block[0, n), 0 ≤ n ≤ KV_BATCH_BLOCKS, each alone as attend_block makes it, for the first query row of a. block[n, n + ahead), as many
+     * at most, come next: their selected keys are asked of memory meanwhile. */
+    void (*attend_blocks)(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out);
     /* into := fold(into, other), into being the left (lower) operand. */
     void (*fold)(int32_t n_q, int32_t d_head, struct kv_states into, struct kv_states other);
     /* out[n_q] rows at out_stride: u / l; zero where l = 0. */
@@ -98,7 +102,7 @@ struct kv_kernels {
     /* Channelwise minimum and maximum of rows [row0, row1) of a stored [64][d] block, accumulated into lo, hi [d]. */
     void (*extrema)(enum kv_type row_type, const void *k, int32_t row0, int32_t row1, int32_t d, float *lo, float *hi);
     /* Quest bounds of n_q query rows at q_stride: out[i * out_stride + p] = sum over c of max(q_c lo_c, q_c hi_c), for n_pages pages of stored
-     * rows [n_pages][2][d]: lo, then hi. */
+     * rows [n_pages][2][d]: lo, then hi; the other way round where a page holds no number. */
     void (*page_bounds)(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
                         size_t out_stride);
     /* label[i] = the c with the least square[c] - 2 x_i · c, ties to the lower, 0 where none compares; x: n rows at x_stride. centroids:

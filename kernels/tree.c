@@ -24,7 +24,7 @@ static struct kv_states state_at(float *scratch, int32_t n_q, int32_t d_head, in
 
 size_t kv_attend_scratch_floats(int32_t n_q, int32_t d_head, int32_t level)
 {
-    return ((size_t)level + 1) * state_floats(n_q, d_head);
+    return ((size_t)level + 1) * state_floats(n_q, d_head) + KV_BATCH_BLOCKS * state_floats(1, d_head);
 }
 
 static void identity(const struct kv_attention *a, struct kv_states out)
@@ -72,7 +72,7 @@ static int64_t next_block(const struct kv_attention *a, int64_t b, int64_t end, 
 }
 
 /* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. For one query row
- * avx512_selected.c does that, row by row. */
+ * attend_blocks does that. */
 static void fetch(const struct kv_attention *a, int64_t b, uint64_t rows)
 {
     size_t row_bytes = kv_type_row_bytes(a->row_type, a->d_head);
@@ -92,7 +92,7 @@ static void attend_some(const struct kv_kernels *k, const struct kv_attention *a
     int64_t before = 0;
     for (int64_t b = next_block(a, first, end, &rows), next; b < end; b = next) {
         next = next_block(a, b + 1, end, &ahead);
-        if (next < end && a->n_q > 1) fetch(a, next, ahead);
+        if (next < end) fetch(a, next, ahead);
         if (depth) {
             int32_t level = 64 - __builtin_clzll((uint64_t)(before ^ b));
             for (; depth > 1 && join[depth - 1] < level; depth--)
@@ -108,10 +108,49 @@ static void attend_some(const struct kv_kernels *k, const struct kv_attention *a
         k->fold(a->n_q, a->d_head, depth > 2 ? state_at(scratch, a->n_q, a->d_head, depth - 2) : out, state_at(scratch, a->n_q, a->d_head, depth - 1));
 }
 
-/* Query rows of one support share each pass over K and V; query rows of their own are taken one by one. */
-static void attend_selected(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch)
+static int32_t next_blocks(const struct kv_attention *a, int64_t *from, int64_t end, int32_t most, int32_t *block)
 {
-    bool shared = true;
+    uint64_t rows;
+    int32_t n = 0;
+    while (n < most && (*from = next_block(a, *from, end, &rows)) < end) block[n++] = (int32_t)(*from)++;
+    return n;
+}
+
+/* The same for one query row, several blocks at a time: their states move into the scratch of the tree one by one. */
+static void attend_row(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch, float *batch)
+{
+    struct kv_states state[KV_BATCH_BLOCKS];
+    int32_t depth = 0, join[64], block[2 * KV_BATCH_BLOCKS], before = 0;
+    for (int32_t j = 0; j < KV_BATCH_BLOCKS; j++) state[j] = state_at(batch, 1, a->d_head, j);
+    int32_t n = next_blocks(a, &first, end, KV_BATCH_BLOCKS, block);
+    if (!n) identity(a, out);
+    k->attend_blocks(a, block, 0, n, state);
+    for (int32_t ahead; n; n = ahead) {
+        ahead = next_blocks(a, &first, end, KV_BATCH_BLOCKS, block + n);
+        k->attend_blocks(a, block, n, ahead, state);
+        for (int32_t j = 0; j < n; j++, depth++) {
+            if (depth) {
+                int32_t level = 64 - __builtin_clzll((uint64_t)(before ^ block[j]));
+                for (; depth > 1 && join[depth - 1] < level; depth--)
+                    k->fold(1, a->d_head, depth > 2 ? state_at(scratch, 1, a->d_head, depth - 2) : out, state_at(scratch, 1, a->d_head, depth - 1));
+                join[depth] = level;
+            }
+            struct kv_states to = depth ? state_at(scratch, 1, a->d_head, depth) : out;
+            *to.m = *state[j].m, *to.l = *state[j].l;
+            memcpy(to.u, state[j].u, (size_t)a->d_head * sizeof *to.u);
+            before = block[j];
+        }
+        memmove(block, block + n, (size_t)ahead * sizeof *block);
+    }
+    for (; depth > 1; depth--)
+        k->fold(1, a->d_head, depth > 2 ? state_at(scratch, 1, a->d_head, depth - 2) : out, state_at(scratch, 1, a->d_head, depth - 1));
+}
+
+/* Query rows of one support share each pass over K and V; query rows of their own are taken one by one. */
+static void attend_selected(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch,
+                            float *batch)
+{
+    bool shared = a->n_q > 1;
     size_t words = first < end ? (size_t)(end - first) : 0;
     for (int32_t i = 1; shared && i < a->n_q; i++)
         shared = !memcmp(a->support + first, a->support + (size_t)i * (size_t)a->n_blocks + first, words * sizeof *a->support);
@@ -125,7 +164,7 @@ static void attend_selected(const struct kv_kernels *k, const struct kv_attentio
         one.q += (size_t)i * a->q_stride;
         one.visible += i;
         one.support += (size_t)i * (size_t)a->n_blocks;
-        attend_some(k, &one, first, end, (struct kv_states){out.m + i, out.l + i, out.u + (size_t)i * (size_t)a->d_head}, scratch);
+        attend_row(k, &one, first, end, (struct kv_states){out.m + i, out.l + i, out.u + (size_t)i * (size_t)a->d_head}, scratch, batch);
     }
 }
 
@@ -134,7 +173,7 @@ void kv_attend_subtree(const struct kv_kernels *k, const struct kv_attention *a,
 {
     int64_t first = (int64_t)index << level, end = first + ((int64_t)1 << level);
     if (end > a->n_blocks) end = a->n_blocks;
-    if (a->support) attend_selected(k, a, first, end, out, scratch);
+    if (a->support) attend_selected(k, a, first, end, out, scratch + KV_BATCH_BLOCKS * state_floats(1, a->d_head), scratch);
     else attend_all(k, a, first, end, out, scratch);
 }
 

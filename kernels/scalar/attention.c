@@ -46,6 +46,12 @@ void kv_scalar_attend_block(const struct kv_attention *a, int32_t b, struct kv_s
     }
 }
 
+void kv_scalar_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+{
+    (void)ahead;
+    for (int32_t j = 0; j < n; j++) kv_scalar_attend_block(a, block[j], out[j]);
+}
+
 static int is_identity(float m, float l)
 {
     return m == -kv_float(KV_INF_BITS) && l == 0;

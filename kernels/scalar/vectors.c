@@ -74,8 +74,8 @@ void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, s
                 float lo, hi;
                 kv_dequantise_row(row_type, page + (size_t)c * width, 1, &lo);
                 kv_dequantise_row(row_type, page + row_bytes + (size_t)c * width, 1, &hi);
-                float a = q[(size_t)i * q_stride + (size_t)c] * lo, b = q[(size_t)i * q_stride + (size_t)c] * hi;
-                lane[c % KV_LANES] += a > b ? a : b;
+                float x = q[(size_t)i * q_stride + (size_t)c], least = lo < hi ? lo : hi, most = lo > hi ? lo : hi; /* a NaN makes both hi */
+                lane[c % KV_LANES] += x * (x < 0 ? least : most);
             }
             out[(size_t)i * out_stride + (size_t)p] = kv_canon(kv_tree(lane));
         }
@@ -109,6 +109,7 @@ const struct kv_kernels kv_scalar_kernels = {
     .to_rows = scalar_to_rows,
     .from_rows = scalar_from_rows,
     .attend_block = kv_scalar_attend_block,
+    .attend_blocks = kv_scalar_attend_blocks,
     .fold = kv_scalar_fold,
     .finish = kv_scalar_finish,
     .extrema = scalar_extrema,

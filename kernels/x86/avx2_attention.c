@@ -127,6 +127,12 @@ KV_INLINE void attend(const enum kv_type type, const struct kv_attention *a, int
     }
 }
 
+void kv_avx2_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+{
+    (void)ahead;
+    for (int32_t j = 0; j < n; j++) kv_avx2_attend_block(a, block[j], out[j]);
+}
+
 void kv_avx2_attend_block(const struct kv_attention *a, int32_t b, struct kv_states out)
 {
     if (!a->k[b] || a->d_head % 16 || a->d_head > MAX_D) kv_scalar_attend_block(a, b, out);

@@ -211,14 +211,14 @@ static float page_bound(const float *q, const float *lo, const float *hi, int32_
     for (; c + 16 <= d; c += 16)
         for (int h = 0; h < 2; h++) {
             __m256 v = _mm256_loadu_ps(q + c + 8 * h);
-            __m256 a = _mm256_mul_ps(v, _mm256_loadu_ps(lo + c + 8 * h)), b = _mm256_mul_ps(v, _mm256_loadu_ps(hi + c + 8 * h));
-            acc[h] = _mm256_add_ps(acc[h], _mm256_max_ps(a, b));
+            __m256 a = _mm256_loadu_ps(lo + c + 8 * h), b = _mm256_loadu_ps(hi + c + 8 * h), below = _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_LT_OQ);
+            acc[h] = _mm256_add_ps(acc[h], _mm256_mul_ps(v, _mm256_blendv_ps(_mm256_max_ps(a, b), _mm256_min_ps(a, b), below)));
         }
     float lane[KV_LANES];
     _mm256_storeu_ps(lane, acc[0]), _mm256_storeu_ps(lane + 8, acc[1]);
     for (; c < d; c++) {
-        float a = q[c] * lo[c], b = q[c] * hi[c];
-        lane[c % KV_LANES] += a > b ? a : b;
+        float least = lo[c] < hi[c] ? lo[c] : hi[c], most = lo[c] > hi[c] ? lo[c] : hi[c];
+        lane[c % KV_LANES] += q[c] * (q[c] < 0 ? least : most);
     }
     return kv_canon(kv_tree8(_mm256_loadu_ps(lane), _mm256_loadu_ps(lane + 8)));
 }
@@ -275,6 +275,7 @@ const struct kv_kernels kv_avx2_kernels = {
     .to_rows = to_rows,
     .from_rows = from_rows,
     .attend_block = kv_avx2_attend_block,
+    .attend_blocks = kv_avx2_attend_blocks,
     .fold = fold,
     .finish = kv_scalar_finish,
     .extrema = extrema,

@@ -103,7 +103,7 @@ KV_INLINE void tile(const enum kv_type type, const int N, const struct kv_attent
         return;
     }
     if (a->support && (N == 1 || !equal)) { /* rows of their own: sharing a pass would compute the union for each */
-        for (int i = 0; i < N; i++) kv_avx512_attend_selected(a, i0 + i, b, rows[i], out);
+        for (int i = 0; i < N; i++) kv_avx512_attend_selected(a, i0 + i, b, out);
         return;
     }
     const uint8_t *v = 0, *next = 0; /* the first tile of a dense block fetches for all */

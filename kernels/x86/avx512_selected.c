@@ -1,94 +1,106 @@
-/* avx512_selected.c — what selection asks of attention: bounds of pages, and the state of one block and one query row over selected rows, which are
- * packed sixteen to a vector of scores. */
+/* avx512_selected.c — what selection asks of attention: bounds of pages, nearest centroids, and the states of blocks over selected rows of one query
+ * row. The rows of several blocks are packed sixteen to a vector of scores; scores, weights and values are taken one after the other for all of
+ * them, so that the chain of one block's operations is hidden behind the others'. */
+#include "kernels/scalar/scalar.h"
 #include "kernels/x86/avx512.h"
 
-/* Selected rows of the next block, fetched a few at a time while this one computes: all at once they would fill every buffer for misses. */
-struct ahead {
-    const uint8_t *k, *v;
-    uint64_t rows_k, rows_v;
+enum { BOUNDS_AHEAD = 4096 /* bytes: beyond the page of memory where the hardware stops looking */, PACKED = KV_BATCH_BLOCKS * KV_BLOCK_ROWS };
+
+struct packed { /* selected rows of several blocks, in order; room for the vector that is stored over the end */
+    const uint8_t *k[PACKED + 16], *v[PACKED + 16];
+    uint64_t rows[KV_BATCH_BLOCKS];
+    int32_t first[KV_BATCH_BLOCKS + 1]; /* of each block, and the number of all */
 };
 
-KV_INLINE struct ahead look_ahead(const struct kv_attention *a, int32_t i, int32_t b)
+KV_INLINE void pack(const struct kv_attention *a, int32_t i, const int32_t *block, int32_t n, size_t row_bytes, struct packed *p)
 {
-    while (++b < a->n_blocks) {
-        uint64_t rows = a->k[b] ? a->support[(size_t)i * (size_t)a->n_blocks + (size_t)b] : 0;
-        if (rows) return (struct ahead){a->k[b], a->v[b], rows, rows};
+    const __m512i row = _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64((long long)row_bytes));
+    const __m512i eight = _mm512_set1_epi64(8 * (long long)row_bytes);
+    int32_t at = 0;
+    for (int32_t j = 0; j < n; j++) {
+        const uint8_t *kb = a->k[block[j]], *vb = a->v[block[j]];
+        uint64_t left = p->rows[j] = kb ? kv_visible_rows(a, i, block[j]) : 0;
+        __m512i k = _mm512_add_epi64(_mm512_set1_epi64((long long)(uintptr_t)kb), row), v = _mm512_add_epi64(_mm512_set1_epi64((long long)(uintptr_t)vb), row);
+        p->first[j] = at;
+        for (; left; left >>= 8) {
+            _mm512_storeu_si512(p->k + at, _mm512_maskz_compress_epi64((__mmask8)left, k));
+            _mm512_storeu_si512(p->v + at, _mm512_maskz_compress_epi64((__mmask8)left, v));
+            at += __builtin_popcount((unsigned)left & 0xff);
+            k = _mm512_add_epi64(k, eight), v = _mm512_add_epi64(v, eight);
+        }
     }
-    return (struct ahead){0};
+    p->first[n] = at;
+    for (int32_t pad = at; at && pad % 4; pad++) p->k[pad] = p->k[0];
 }
 
-KV_INLINE void fetch_row(const uint8_t *block, uint64_t *rows, size_t row_bytes)
+KV_INLINE void fetch(const uint8_t *row, size_t row_bytes)
 {
-    if (!*rows) return;
-    const char *row = (const char *)block + (size_t)__builtin_ctzll(*rows) * row_bytes;
-    *rows &= *rows - 1;
-    for (size_t c = 0; c < row_bytes; c += 64) _mm_prefetch(row + c, _MM_HINT_T1);
+    for (size_t c = 0; c < row_bytes; c += 64) _mm_prefetch((const char *)row + c, _MM_HINT_T1);
 }
 
-/* p[j] = scaled score of row at[j], j < n; at is padded to a multiple of four with rows that may be read. */
-KV_INLINE void scores(const enum kv_type type, const float *q, const uint8_t *k, size_t d, float scale, const uint8_t *at, int n, struct ahead *next, float *p)
+/* score[j] = scaled score of row k[j]; their values are asked for meanwhile. */
+KV_INLINE void scores(const enum kv_type type, const size_t d, const float *q, float scale, const struct packed *at, int32_t n, float *score)
 {
     const size_t row_bytes = d * kv_width(type);
-    for (int g = 0; g < n; g += 16) {
+    for (int32_t g = 0; g < n; g += 16) {
         __m512 z[4];
-        for (int r4 = 0; r4 < 4; r4++) {
-            const uint8_t *four = at + g + 4 * r4;
-            if (g + 4 * r4 >= n) {
+        _Pragma("GCC unroll 4") for (int r4 = 0; r4 < 4; r4++)
+        {
+            const int32_t r = g + 4 * r4;
+            if (r >= n) {
                 z[r4] = _mm512_setzero_ps();
                 continue;
             }
-            const uint8_t *k0 = k + four[0] * row_bytes, *k1 = k + four[1] * row_bytes, *k2 = k + four[2] * row_bytes, *k3 = k + four[3] * row_bytes;
             __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-            for (size_t c = 0; c < d; c += 16) {
+            _Pragma("GCC unroll 8") for (size_t c = 0; c < d; c += 16)
+            {
                 __m512 qc = _mm512_loadu_ps(q + c);
-                a0 = _mm512_fmadd_ps(kv_load16(type, k0, c), qc, a0);
-                a1 = _mm512_fmadd_ps(kv_load16(type, k1, c), qc, a1);
-                a2 = _mm512_fmadd_ps(kv_load16(type, k2, c), qc, a2);
-                a3 = _mm512_fmadd_ps(kv_load16(type, k3, c), qc, a3);
+                a0 = _mm512_fmadd_ps(kv_load16(type, at->k[r], c), qc, a0);
+                a1 = _mm512_fmadd_ps(kv_load16(type, at->k[r + 1], c), qc, a1);
+                a2 = _mm512_fmadd_ps(kv_load16(type, at->k[r + 2], c), qc, a2);
+                a3 = _mm512_fmadd_ps(kv_load16(type, at->k[r + 3], c), qc, a3);
             }
             z[r4] = kv_tree_head(a0, a1, a2, a3);
-            for (int r = 0; r < 4; r++) fetch_row(next->k, &next->rows_k, row_bytes);
+            for (int32_t j = r; j < r + 4 && j < n; j++) fetch(at->v[j], row_bytes);
         }
-        _mm512_storeu_ps(p + g, _mm512_mul_ps(kv_tree_tail(z[0], z[1], z[2], z[3]), _mm512_set1_ps(scale)));
+        _mm512_storeu_ps(score + g, _mm512_mul_ps(kv_tree_tail(z[0], z[1], z[2], z[3]), _mm512_set1_ps(scale)));
     }
 }
 
-/* Scores to weights in place, and m and l: each weight into the lane that its row has in a whole block. */
-KV_INLINE void weigh(uint64_t rows, int n, float *p, float *m_out, float *l_out)
+/* n scores to weights, and m and l: each weight into the lane that its row has in a whole block. */
+KV_INLINE void weigh(uint64_t rows, int32_t n, const float *score, float *w, float *m_out, float *l_out)
 {
     const __m512 none = _mm512_set1_ps(-kv_float(KV_INF_BITS));
     __m512 top = none, l = _mm512_setzero_ps();
-    for (int g = 0; g < n; g += 16) top = _mm512_max_ps(_mm512_mask_loadu_ps(none, kv_first(n - g), p + g), top); /* a NaN leaves top as it was */
+    for (int32_t g = 0; g < n; g += 16) top = _mm512_max_ps(_mm512_mask_loadu_ps(none, kv_first(n - g), score + g), top); /* a NaN leaves top as it was */
     float m = _mm512_reduce_max_ps(top) + 0.0f;
-    for (int g = 0; g < n; g += 16) _mm512_storeu_ps(p + g, kv_exp16(_mm512_sub_ps(_mm512_loadu_ps(p + g), _mm512_set1_ps(m))));
+    for (int32_t g = 0; g < n; g += 16) _mm512_storeu_ps(w + g, kv_exp16(_mm512_sub_ps(_mm512_loadu_ps(score + g), _mm512_set1_ps(m))));
     for (int r16 = 0; r16 < KV_BLOCK_ROWS; r16 += 16) {
         __mmask16 here = (__mmask16)(rows >> r16);
-        l = _mm512_add_ps(l, _mm512_maskz_expand_ps(here, _mm512_loadu_ps(p)));
-        p += __builtin_popcount(here);
+        l = _mm512_add_ps(l, _mm512_maskz_expand_ps(here, _mm512_loadu_ps(w)));
+        w += __builtin_popcount(here);
     }
     *m_out = m;
     *l_out = kv_canon(kv_tree16(l));
 }
 
 /* Sixteen channels from c on; or four times as many, whose chains run side by side. */
-KV_INLINE void values16(const enum kv_type type, const uint8_t *v, size_t d, size_t c, const uint8_t *at, int n, const float *p, float *u)
+KV_INLINE void values16(const enum kv_type type, const uint8_t *const *v, size_t c, int32_t n, const float *w, float *u)
 {
     __m512 acc = _mm512_setzero_ps();
-    for (int i = 0; i < n; i++) acc = _mm512_fmadd_ps(_mm512_set1_ps(p[i]), kv_load16(type, v + at[i] * d * kv_width(type), c), acc);
+    for (int32_t i = 0; i < n; i++) acc = _mm512_fmadd_ps(_mm512_set1_ps(w[i]), kv_load16(type, v[i], c), acc);
     _mm512_storeu_ps(u + c, kv_canon16(acc));
 }
 
-KV_INLINE void values64(const enum kv_type type, const uint8_t *v, size_t d, size_t c, const uint8_t *at, int n, const float *p, struct ahead *next, float *u)
+KV_INLINE void values64(const enum kv_type type, const uint8_t *const *v, size_t c, int32_t n, const float *w, float *u)
 {
     __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
-    for (int i = 0; i < n; i++) {
-        const uint8_t *row = v + at[i] * d * kv_width(type);
-        __m512 w = _mm512_set1_ps(p[i]);
-        a0 = _mm512_fmadd_ps(w, kv_load16(type, row, c), a0);
-        a1 = _mm512_fmadd_ps(w, kv_load16(type, row, c + 16), a1);
-        a2 = _mm512_fmadd_ps(w, kv_load16(type, row, c + 32), a2);
-        a3 = _mm512_fmadd_ps(w, kv_load16(type, row, c + 48), a3);
-        fetch_row(next->v, &next->rows_v, d * kv_width(type));
+    for (int32_t i = 0; i < n; i++) {
+        __m512 wi = _mm512_set1_ps(w[i]);
+        a0 = _mm512_fmadd_ps(wi, kv_load16(type, v[i], c), a0);
+        a1 = _mm512_fmadd_ps(wi, kv_load16(type, v[i], c + 16), a1);
+        a2 = _mm512_fmadd_ps(wi, kv_load16(type, v[i], c + 32), a2);
+        a3 = _mm512_fmadd_ps(wi, kv_load16(type, v[i], c + 48), a3);
     }
     _mm512_storeu_ps(u + c, kv_canon16(a0));
     _mm512_storeu_ps(u + c + 16, kv_canon16(a1));
@@ -96,87 +108,124 @@ KV_INLINE void values64(const enum kv_type type, const uint8_t *v, size_t d, siz
     _mm512_storeu_ps(u + c + 48, kv_canon16(a3));
 }
 
-KV_INLINE void selected(const enum kv_type type, const struct kv_attention *a, int32_t i, int32_t b, uint64_t rows, struct kv_states out)
+KV_INLINE void fetch_keys(const struct kv_attention *a, int32_t i, int32_t b, size_t row_bytes)
 {
-    const size_t d = (size_t)a->d_head;
-    float p[2 * KV_BLOCK_ROWS], *u = out.u + (size_t)i * d; /* weigh reads a vector beyond the last weight */
-    uint8_t at[KV_BLOCK_ROWS];
-    int n = 0;
-    for (uint64_t left = rows; left; left &= left - 1) at[n++] = (uint8_t)__builtin_ctzll(left);
-    for (int pad = n; pad % 4; pad++) at[pad] = at[0];
-    for (int j = 0; j < 16; j++) p[n + j] = 0;
-    struct ahead next = look_ahead(a, i, b);
-    scores(type, a->q + (size_t)i * a->q_stride, a->k[b], d, a->scale, at, n, &next, p);
-    weigh(rows, n, p, out.m + i, out.l + i);
-    size_t c = 0;
-    for (; c + 64 <= d; c += 64) values64(type, a->v[b], d, c, at, n, p, &next, u);
-    for (; c < d; c += 16) values16(type, a->v[b], d, c, at, n, p, u);
-    while (next.rows_k) fetch_row(next.k, &next.rows_k, d * kv_width(type));
-    while (next.rows_v) fetch_row(next.v, &next.rows_v, d * kv_width(type));
+    if (!a->k[b]) return;
+    for (uint64_t rows = kv_visible_rows(a, i, b); rows; rows &= rows - 1) fetch((const uint8_t *)a->k[b] + (size_t)__builtin_ctzll(rows) * row_bytes, row_bytes);
 }
 
-void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t b, uint64_t rows, struct kv_states out)
+/* d: a->d_head, known to the compiler where a row is a few vectors. */
+KV_INLINE void selected(const enum kv_type type, const size_t d, const struct kv_attention *a, int32_t i, const int32_t *block, int32_t n, int32_t ahead,
+                        struct kv_states *out)
 {
-    if (a->row_type == KV_F16) selected(KV_F16, a, i, b, rows, out);
-    else if (a->row_type == KV_BF16) selected(KV_BF16, a, i, b, rows, out);
-    else selected(KV_F32, a, i, b, rows, out);
+    struct packed at;
+    float score[PACKED + 16], w[KV_BATCH_BLOCKS][KV_BLOCK_ROWS + 16]; /* weigh reads a vector beyond the last weight */
+    pack(a, i, block, n, d * kv_width(type), &at);
+    scores(type, d, a->q + (size_t)i * a->q_stride, a->scale, &at, at.first[n], score);
+    for (int32_t j = 0; j < n; j++) weigh(at.rows[j], at.first[j + 1] - at.first[j], score + at.first[j], w[j], out[j].m, out[j].l);
+    for (int32_t j = 0; j < n; j++) {
+        if (j < ahead) fetch_keys(a, i, block[n + j], d * kv_width(type));
+        const uint8_t *const *v = at.v + at.first[j];
+        int32_t rows = at.first[j + 1] - at.first[j];
+        size_t c = 0;
+        for (; c + 64 <= d; c += 64) values64(type, v, c, rows, w[j], out[j].u);
+        for (; c < d; c += 16) values16(type, v, c, rows, w[j], out[j].u);
+    }
+    for (int32_t j = n; j < ahead; j++) fetch_keys(a, i, block[n + j], d * kv_width(type));
+}
+
+static void any_selected(const struct kv_attention *a, int32_t i, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+{
+    const size_t d = (size_t)a->d_head;
+    if (a->row_type == KV_F16 && d == 64) selected(KV_F16, 64, a, i, block, n, ahead, out);
+    else if (a->row_type == KV_F16 && d == 128) selected(KV_F16, 128, a, i, block, n, ahead, out);
+    else if (a->row_type == KV_F16) selected(KV_F16, d, a, i, block, n, ahead, out);
+    else if (a->row_type == KV_BF16) selected(KV_BF16, d, a, i, block, n, ahead, out);
+    else selected(KV_F32, d, a, i, block, n, ahead, out);
+}
+
+void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t b, struct kv_states out)
+{
+    struct kv_states one = {out.m + i, out.l + i, out.u + (size_t)i * (size_t)a->d_head};
+    any_selected(a, i, &b, 1, 0, &one);
+}
+
+void kv_avx512_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+{
+    if (a->d_head % 16)
+        for (int32_t j = 0; j < n; j++) kv_scalar_attend_block(a, block[j], out[j]);
+    else any_selected(a, 0, block, n, ahead, out);
 }
 
 /* ---------------------------------------------------------------- bounds of pages */
 
-/* Four pages (fewer: the last ones repeat) and N query rows: out[i] holds a bound a lane. Lanes beyond d hold zeros, which leave a sum that began
- * at +0 as it is. */
-KV_INLINE void four_bounds(const enum kv_type type, const int N, const float *q, size_t q_stride, const uint8_t *const page[4], size_t d, __m512 out[4])
+/* The first levels of the trees of four pages and N query rows. Lanes beyond d hold zeros, which leave a sum that began at +0 as it is. */
+KV_INLINE void four_bounds(const enum kv_type type, const int N, const float *q, size_t q_stride, const uint8_t *const page[4], const size_t d, __m512 out[4])
 {
     const size_t row_bytes = d * kv_width(type);
     __m512 acc[4][4];
     for (int i = 0; i < N; i++)
         for (int p = 0; p < 4; p++) acc[i][p] = _mm512_setzero_ps();
-    for (size_t c = 0; c < d; c += 16) {
+    _Pragma("GCC unroll 8") for (size_t c = 0; c < d; c += 16)
+    {
         const bool whole = c + 16 <= d;
-        __mmask16 m = kv_first((int32_t)(d - c));
+        __mmask16 m = kv_first((int32_t)(d - c)), below[4];
         __m512 v[4];
-        _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) v[i] = _mm512_maskz_loadu_ps(m, q + (size_t)i * q_stride + c);
+        _Pragma("GCC unroll 4") for (int i = 0; i < N; i++)
+        {
+            v[i] = _mm512_maskz_loadu_ps(m, q + (size_t)i * q_stride + c);
+            below[i] = _mm512_cmp_ps_mask(v[i], _mm512_setzero_ps(), _CMP_LT_OQ);
+        }
         _Pragma("GCC unroll 4") for (int p = 0; p < 4; p++)
         {
             __m512 lo = whole ? kv_load16(type, page[p], c) : kv_load16_first(type, m, page[p], c);
             __m512 hi = whole ? kv_load16(type, page[p] + row_bytes, c) : kv_load16_first(type, m, page[p] + row_bytes, c);
-            _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) acc[i][p] = _mm512_add_ps(acc[i][p], _mm512_max_ps(_mm512_mul_ps(v[i], lo), _mm512_mul_ps(v[i], hi)));
+            __m512 least = _mm512_min_ps(lo, hi), most = _mm512_max_ps(lo, hi); /* a NaN makes both hi */
+            _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) acc[i][p] = _mm512_add_ps(acc[i][p], _mm512_mul_ps(v[i], _mm512_mask_blend_ps(below[i], most, least)));
         }
     }
-    const __m512 zero = _mm512_setzero_ps();
-    _Pragma("GCC unroll 4") for (int i = 0; i < N; i++)
-        out[i] = kv_canon16(kv_tree_tail(kv_tree_head(acc[i][0], acc[i][1], acc[i][2], acc[i][3]), zero, zero, zero));
+    for (int i = 0; i < N; i++) out[i] = kv_tree_head(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
 }
 
-KV_INLINE void bounds(const enum kv_type type, const float *q, int32_t n_q, size_t q_stride, const uint8_t *pages, int32_t n_pages, int32_t d, float *out,
+/* Sixteen pages from p on, a bound a lane; the last ones repeat where there are fewer. */
+KV_INLINE void sixteen_bounds(const enum kv_type type, const int N, const float *q, size_t q_stride, const uint8_t *pages, int32_t p, int32_t n_pages, const size_t d,
+                              float *out, size_t out_stride)
+{
+    const size_t page_bytes = 2 * d * kv_width(type);
+    __m512 z[4][4];
+    for (int j = 0; j < 4; j++) {
+        const uint8_t *page[4];
+        for (int32_t r = 0; r < 4; r++) page[r] = pages + (size_t)(p + 4 * j + r < n_pages ? p + 4 * j + r : n_pages - 1) * page_bytes;
+        for (size_t c = 0; c < 4 * page_bytes; c += 64) _mm_prefetch((const char *)page[0] + BOUNDS_AHEAD + c, _MM_HINT_T0);
+        four_bounds(type, N, q, q_stride, page, d, z[j]);
+    }
+    for (int i = 0; i < N; i++)
+        _mm512_mask_storeu_ps(out + (size_t)i * out_stride + p, kv_first(n_pages - p), kv_canon16(kv_tree_tail(z[0][i], z[1][i], z[2][i], z[3][i])));
+}
+
+KV_INLINE void bounds(const enum kv_type type, const float *q, int32_t n_q, size_t q_stride, const uint8_t *pages, int32_t n_pages, const size_t d, float *out,
                       size_t out_stride)
 {
-    const size_t page_bytes = 2 * (size_t)d * kv_width(type);
-    for (int32_t p = 0; p < n_pages; p += 4) {
-        const uint8_t *page[4];
-        __m512 bound[4];
-        for (int32_t r = 0; r < 4; r++) page[r] = pages + (size_t)(p + r < n_pages ? p + r : n_pages - 1) * page_bytes;
+    for (int32_t p = 0; p < n_pages; p += 16)
         for (int32_t i = 0; i < n_q; i += 4) {
             const float *from = q + (size_t)i * q_stride;
-            int32_t n = n_q - i < 4 ? n_q - i : 4;
-            switch (n) {
-            case 1: four_bounds(type, 1, from, q_stride, page, (size_t)d, bound); break;
-            case 2: four_bounds(type, 2, from, q_stride, page, (size_t)d, bound); break;
-            case 3: four_bounds(type, 3, from, q_stride, page, (size_t)d, bound); break;
-            default: four_bounds(type, 4, from, q_stride, page, (size_t)d, bound); break;
+            float *to = out + (size_t)i * out_stride;
+            switch (n_q - i) {
+            case 1: sixteen_bounds(type, 1, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
+            case 2: sixteen_bounds(type, 2, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
+            case 3: sixteen_bounds(type, 3, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
+            default: sixteen_bounds(type, 4, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
             }
-            for (int32_t j = 0; j < n; j++) _mm512_mask_storeu_ps(out + (size_t)(i + j) * out_stride + p, kv_first(n_pages - p < 4 ? n_pages - p : 4), bound[j]);
         }
-    }
 }
 
 void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
                            size_t out_stride)
 {
-    if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
-    else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
-    else bounds(KV_F32, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
+    if (row_type == KV_F16 && d == 64) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, 64, out, out_stride);
+    else if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, (size_t)d, out, out_stride);
+    else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, pages, n_pages, (size_t)d, out, out_stride);
+    else bounds(KV_F32, q, n_q, q_stride, pages, n_pages, (size_t)d, out, out_stride);
 }
 
 /* ---------------------------------------------------------------- nearest centroids */

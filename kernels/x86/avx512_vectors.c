@@ -155,22 +155,22 @@ static void from_rows(enum kv_type row_type, const void *x, int32_t n, float *ou
     }
 }
 
-/* m and l of sixteen query rows at once, then u row by row. Rows where an identity may be are left to the definition. */
+/* m and l of eight query rows at once, both sides' exponentials in one vector, then u row by row. Rows where an identity may be are left to the definition. */
 static void fold(int32_t n_q, int32_t d_head, struct kv_states into, struct kv_states other)
 {
     const __m512 none = _mm512_set1_ps(-kv_float(KV_INF_BITS)), zero = _mm512_setzero_ps();
-    for (int32_t i0 = 0; i0 < n_q; i0 += 16) {
-        __mmask16 here = kv_first(n_q - i0);
+    for (int32_t i0 = 0; i0 < n_q; i0 += 8) {
+        __mmask16 here = kv_first(n_q - i0) & 0xff;
         __m512 m1 = _mm512_maskz_loadu_ps(here, into.m + i0), m2 = _mm512_maskz_loadu_ps(here, other.m + i0);
         __m512 l1 = _mm512_maskz_loadu_ps(here, into.l + i0), l2 = _mm512_maskz_loadu_ps(here, other.l + i0);
         __m512 m = _mm512_mask_mov_ps(m2, _mm512_cmp_ps_mask(m1, m2, _CMP_GT_OQ), m1);
         __mmask16 special = _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(l1, zero, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(l2, zero, _CMP_EQ_OQ);
-        __m512 e1 = kv_exp16(_mm512_sub_ps(m1, m)), e2 = kv_exp16(_mm512_sub_ps(m2, m));
-        float left[16], right[16];
-        _mm512_storeu_ps(left, e1), _mm512_storeu_ps(right, e2);
+        __m512 e1 = kv_exp16(_mm512_sub_ps(_mm512_shuffle_f32x4(m1, m2, 0x44), _mm512_shuffle_f32x4(m, m, 0x44))), e2 = _mm512_shuffle_f32x4(e1, e1, 0xee);
+        float scale[16], *left = scale, *right = scale + 8;
+        _mm512_storeu_ps(scale, e1);
         _mm512_mask_storeu_ps(into.m + i0, here & (__mmask16)~special, m);
         _mm512_mask_storeu_ps(into.l + i0, here & (__mmask16)~special, kv_canon16(_mm512_fmadd_ps(l2, e2, _mm512_mul_ps(l1, e1))));
-        for (int32_t i = i0; i < n_q && i < i0 + 16; i++) {
+        for (int32_t i = i0; i < n_q && i < i0 + 8; i++) {
             float *u1 = into.u + (size_t)i * (size_t)d_head, *u2 = other.u + (size_t)i * (size_t)d_head;
             if (special >> (i - i0) & 1) {
                 kv_scalar_fold(1, d_head, (struct kv_states){into.m + i, into.l + i, u1}, (struct kv_states){other.m + i, other.l + i, u2});
@@ -233,6 +233,7 @@ const struct kv_kernels kv_avx512_kernels = {
     .to_rows = to_rows,
     .from_rows = from_rows,
     .attend_block = kv_avx512_attend_block,
+    .attend_blocks = kv_avx512_attend_blocks,
     .fold = fold,
     .finish = finish,
     .extrema = extrema,
