@@ -293,12 +293,13 @@ static void cut_decode(struct kv_attention_runner *r, struct kv_step_item *it, i
     }
 }
 
-static void cut(struct kv_attention_runner *r)
+/* selects: which subtrees hold the rows is not known yet, so that equal ones are cut smaller. */
+static void cut(struct kv_attention_runner *r, bool selects)
 {
     int64_t blocks = 0;
     for (int32_t i = 0; i < r->n_items; i++)
         if (r->items[i]->n == 1) blocks += (int64_t)blocks_for(r->items[i]->position + 1) * r->s.n_kv_heads;
-    int64_t wanted = blocks / (JOBS_PER_WORKER * kv_workers_count(r->workers));
+    int64_t wanted = blocks / ((selects ? 2 : 1) * JOBS_PER_WORKER * kv_workers_count(r->workers));
     int32_t level = level_over((int32_t)(wanted < MIN_JOB_BLOCKS ? MIN_JOB_BLOCKS : wanted));
     if (kv_workers_count(r->workers) == 1) level = MAX_LEVEL;
     r->n_jobs = r->n_folds = r->n_states = 0;
@@ -331,7 +332,7 @@ void kv_attention_run(struct kv_attention_runner *r, struct kv_step_item *const 
         pointers += (int64_t)blocks_for(items[i]->position + items[i]->n) * r->s.n_kv_heads;
     }
     int32_t n_heads = n_items * r->s.n_kv_heads;
-    cut(r);
+    cut(r, selects);
     for (int32_t i = 0; i < n_heads; i++) atomic_store_explicit(&r->planned[head_index(r, items[i / r->s.n_kv_heads], i % r->s.n_kv_heads)], 0, memory_order_relaxed);
     r->n_plans = selects || pointers > INLINE_POINTERS ? n_heads : 0;
     for (int32_t i = 0; !r->n_plans && i < n_heads; i++) plan_head(r, 0, i);

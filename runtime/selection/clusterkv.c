@@ -260,6 +260,17 @@ static void score_clusters(struct kv_selector *s, const float *q)
     kv_kernels()->matmul(&centroids, &heads, 0, s->n_clusters, s->score, s->score_stride);
 }
 
+/* Sets members [0, n), which ascend: those of one word go into it at once, instead of each waiting for the one before to be stored. */
+static void set_members(uint64_t *mask, const int32_t *member, int32_t n)
+{
+    for (int32_t j = 0; j < n;) {
+        int32_t word = member[j] >> 6;
+        uint64_t bits = 0;
+        for (; j < n && member[j] >> 6 == word; j++) bits |= UINT64_C(1) << (member[j] & 63);
+        mask[word] |= bits;
+    }
+}
+
 /* Takes clusters in ranking order until they hold `budget` rows; *ranked: how many have members. */
 static int32_t take_clusters(struct kv_selector *s, const float *score, int64_t budget, uint64_t *mask, int32_t *ranked)
 {
@@ -267,10 +278,13 @@ static int32_t take_clusters(struct kv_selector *s, const float *score, int64_t 
     for (int32_t c = 0; c < s->n_clusters; c++)
         if (s->size[c]) s->key[n++] = kv_rank_key(score[c], (uint32_t)c);
     int32_t taken = (int32_t)kv_rank_cover(s->key, (size_t)n, s->size, budget);
+    for (int32_t i = 0; i < taken; i++) { /* the lists of members lie where nothing looks ahead */
+        const int32_t c = (int32_t)kv_rank_index(s->key[i]), *member = s->member + s->first[c];
+        for (int32_t j = 0; j < s->size[c]; j += 16) __builtin_prefetch(member + j);
+    }
     for (int32_t i = 0; i < taken; i++) {
         int32_t c = (int32_t)kv_rank_index(s->key[i]), take = s->size[c] < budget ? s->size[c] : (int32_t)budget;
-        const int32_t *member = s->member + s->first[c];
-        for (int32_t j = 0; j < take; j++) kv_mask_set(mask, member[j]);
+        set_members(mask, s->member + s->first[c], take);
         budget -= take;
     }
     *ranked = n;

@@ -134,7 +134,7 @@ static int32_t quest_covered(const struct kv_selector *s) { return s->n_rows; }
 /* Leaves the first `take` of the ranking in front of the key array. */
 static void rank_pages(struct kv_selector *s, const float *bound, int32_t ranked, int32_t take)
 {
-    for (int32_t p = 0; p < ranked; p++) s->key[p] = kv_rank_key(bound[p], (uint32_t)p);
+    kv_rank_keys(bound, (size_t)ranked, s->key);
     kv_rank_select(s->key, (size_t)ranked, (size_t)take);
 }
 

@@ -1,6 +1,8 @@
 /* rank.c — row masks, and the one order by which every method ranks: higher score first, ties to the lower index. */
 #include "runtime/selection/rank.h"
 
+#include "kernels/kernels.h"
+
 void kv_mask_set_range(uint64_t *mask, int32_t from, int32_t to)
 {
     while (from < to) {
@@ -11,11 +13,49 @@ void kv_mask_set_range(uint64_t *mask, int32_t from, int32_t to)
     }
 }
 
-int32_t kv_mask_count(const uint64_t *mask, int32_t n_words)
+/* Compiled twice: what the oldest x86-64 counts bit by bit is one instruction wherever AVX2 is. */
+static inline __attribute__((always_inline)) int32_t count(const uint64_t *mask, int32_t n_words)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < n_words; i++) n += __builtin_popcountll(mask[i]);
     return n;
+}
+
+/* Sixteen at a time, a constant length that the compiler keeps in vectors. */
+static inline __attribute__((always_inline)) void make_keys(const float *restrict score, size_t n, uint64_t *restrict keys)
+{
+    size_t whole = n / 16 * 16;
+    for (size_t i = 0; i < whole; i += 16)
+        for (size_t t = 0; t < 16; t++) keys[i + t] = kv_rank_key(score[i + t], (uint32_t)(i + t));
+    for (size_t i = whole; i < n; i++) keys[i] = kv_rank_key(score[i], (uint32_t)i);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,popcnt"))) static int32_t count_avx2(const uint64_t *mask, int32_t n_words) { return count(mask, n_words); }
+
+__attribute__((target("avx512f,avx512dq,prefer-vector-width=512"))) static void make_keys_avx512(const float *score, size_t n, uint64_t *keys)
+{
+    make_keys(score, n, keys);
+}
+#endif
+
+int32_t kv_mask_count(const uint64_t *mask, int32_t n_words)
+{
+#if defined(__x86_64__)
+    if (strcmp(kv_kernels()->isa, "scalar")) return count_avx2(mask, n_words);
+#endif
+    return count(mask, n_words);
+}
+
+void kv_rank_keys(const float *score, size_t n, uint64_t *keys)
+{
+#if defined(__x86_64__)
+    if (!strcmp(kv_kernels()->isa, "avx512")) {
+        make_keys_avx512(score, n, keys);
+        return;
+    }
+#endif
+    make_keys(score, n, keys);
 }
 
 static void swap(uint64_t *a, uint64_t *b)

@@ -26,6 +26,7 @@ static inline uint64_t kv_rank_key(float score, uint32_t index)
     return (uint64_t)descending << 32 | index;
 }
 static inline uint32_t kv_rank_index(uint64_t key) { return (uint32_t)key; }
+void kv_rank_keys(const float *score, size_t n, uint64_t *keys); /* keys[i] = kv_rank_key(score[i], i) */
 /* Moves the first k of the ranking to keys[0, k), unordered. 0 ≤ k ≤ n. Expected O(n). */
 void kv_rank_select(uint64_t *keys, size_t n, size_t k);
 /* Moves to the front as many first ones of the ranking as it takes for their units' sizes, size[index] ≥ 0, to reach `rows`, the last of them

@@ -248,9 +248,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     atomic_fetch_add_explicit(&s->rows, ledger->rows, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->visible, (uint64_t)n_visible, memory_order_relaxed);
     for (size_t g = 0; g < group; g++) {
-        int64_t selected = 0;
-        for (size_t b = 0; b < blocks; b++) selected += __builtin_popcountll(support[g * blocks + b]);
-        *omitted += n_visible - selected;
+        *omitted += n_visible - kv_mask_count(support + g * blocks, a->n_blocks);
         if (mass[g] > *estimated_mass) *estimated_mass = mass[g];
     }
     if (*omitted == 0 && *estimated_mass > 0) *estimated_mass = 0; /* all rows were taken after it was made */
