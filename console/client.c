@@ -9,16 +9,11 @@
 
 enum { MAX_ANSWER_BYTES = 64 << 20, CALL_TIMEOUT_S = 150 /* a drill takes up to two minutes */ };
 
-struct buffer {
-    char *data;
-    size_t n;
-};
-
-static size_t collect(char *p, size_t size, size_t count, void *ctx)
+size_t kv_client_collect(char *p, size_t size, size_t count, void *answer)
 {
-    struct buffer *b = ctx;
+    struct kv_answer *b = answer;
     size_t n = size * count;
-    if (b->n + n > MAX_ANSWER_BYTES) return 0;
+    if (b->n + n > b->most) return 0;
     char *grown = realloc(b->data, b->n + n + 1);
     if (!grown) return 0;
     memcpy(grown + b->n, p, n);
@@ -118,11 +113,11 @@ int kv_client_call(const struct kv_cli *cli, const char *method, const char *pat
     CURL *h = curl_easy_init();
     if (!h) return KV_EXIT_REFUSED;
     struct curl_slist *headers = NULL;
-    struct buffer answer = {0};
+    struct kv_answer answer = {.most = MAX_ANSWER_BYTES};
     char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     kv_client_prepare(h, url, token, method, path, if_match, &headers);
     curl_easy_setopt(h, CURLOPT_TIMEOUT, (long)CALL_TIMEOUT_S);
-    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, kv_client_collect);
     curl_easy_setopt(h, CURLOPT_WRITEDATA, &answer);
     if (strcmp(method, "GET")) curl_easy_setopt(h, CURLOPT_POSTFIELDS, text ? text : "{}");
     CURLcode rc = curl_easy_perform(h);

@@ -13,6 +13,14 @@ struct kv_reply {
     char error[640]; /* one sentence when http is not 2xx */
 };
 
+/* What a transfer brings, one zero byte behind it; the owner frees data. */
+struct kv_answer {
+    char *data;
+    size_t n, most; /* most: bytes at which the transfer fails */
+};
+/* A CURLOPT_WRITEFUNCTION for a struct kv_answer. */
+size_t kv_client_collect(char *p, size_t size, size_t count, void *answer);
+
 /* Resolves --context, KVASIR_URL and KVASIR_TOKEN into url and token. 0, or an exit status after printing why. */
 int kv_client_resolve(const struct kv_cli *cli, char *url, size_t url_cap, char *token, size_t token_cap);
 

@@ -10,6 +10,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
+enum { MAX_METRICS_BYTES = 16 << 20 };
+
 static const struct {
     const char *file, *path;
 } parts[] = {
@@ -17,23 +19,6 @@ static const struct {
     {"receipts.json", "/api/v1/receipts?limit=1000"}, {"audit.json", "/api/v1/audit?limit=1000"}, {"tiers.json", "/api/v1/tiers"},   {"pipelines.json", "/api/v1/pipelines"},
     {"history.json", "/api/v1/metrics/history?seconds=900"}, {"verify.json", "/api/v1/receipts/verify"}, {"openapi.json", "/api/v1/openapi.json"},
 };
-
-struct buffer {
-    char *data;
-    size_t n;
-};
-
-static size_t collect(char *data, size_t size, size_t n, void *arg)
-{
-    struct buffer *b = arg;
-    char *more = realloc(b->data, b->n + size * n + 1);
-    if (!more) return 0;
-    b->data = more;
-    memcpy(b->data + b->n, data, size * n);
-    b->n += size * n;
-    b->data[b->n] = 0;
-    return size * n;
-}
 
 /* One file of a POSIX tar archive. */
 static bool add(gzFile out, const char *name, const char *data, size_t n)
@@ -59,12 +44,12 @@ static bool add_metrics(const struct kv_cli *cli, gzFile out)
 {
     char url[512], token[256];
     struct curl_slist *headers = NULL;
-    struct buffer text = {0};
+    struct kv_answer text = {.most = MAX_METRICS_BYTES};
     CURL *h = curl_easy_init();
     if (!h || kv_client_resolve(cli, url, sizeof url, token, sizeof token)) return false;
     kv_client_prepare(h, url, token, "GET", "/metrics", NULL, &headers);
     curl_easy_setopt(h, CURLOPT_TIMEOUT, 30L);
-    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, kv_client_collect);
     curl_easy_setopt(h, CURLOPT_WRITEDATA, &text);
     CURLcode rc = curl_easy_perform(h);
     const char *why = curl_easy_strerror(rc);

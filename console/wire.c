@@ -8,27 +8,13 @@
 
 enum { MAX_ANSWER_BYTES = 16 << 20, RETRY_MS = 1000, REFRESH_MS = 3000, CALL_S = 60, DRILL_S = 150 };
 
-static size_t receive(char *p, size_t size, size_t count, void *ctx)
-{
-    struct kv_call *c = ctx;
-    size_t n = size * count;
-    if (c->n + n > MAX_ANSWER_BYTES) return 0;
-    char *grown = realloc(c->data, c->n + n + 1);
-    if (!grown) return 0;
-    memcpy(grown + c->n, p, n);
-    c->data = grown;
-    c->n += n;
-    grown[c->n] = 0;
-    return n;
-}
-
 struct kv_call *kv_wire_start(struct kv_wire *w, enum kv_purpose purpose, const char *method, const char *route, json_t *body, const char *if_match)
 {
     struct kv_call *c = NULL;
     for (int i = 0; i < KV_WIRE_CALLS && !c; i++)
         if (!w->call[i].h) c = &w->call[i];
     if (!c) return NULL;
-    *c = (struct kv_call){.h = curl_easy_init(), .purpose = purpose};
+    *c = (struct kv_call){.h = curl_easy_init(), .purpose = purpose, .answer.most = MAX_ANSWER_BYTES};
     if (!c->h) return NULL;
     snprintf(c->route, sizeof c->route, "%s", route);
     kv_client_prepare(c->h, w->url, w->token, method, route, if_match, &c->headers);
@@ -43,8 +29,8 @@ struct kv_call *kv_wire_start(struct kv_wire *w, enum kv_purpose purpose, const 
         c->body = body ? json_dumps(body, JSON_COMPACT) : NULL;
         curl_easy_setopt(c->h, CURLOPT_POSTFIELDS, c->body ? c->body : "{}");
     }
-    curl_easy_setopt(c->h, CURLOPT_WRITEFUNCTION, receive);
-    curl_easy_setopt(c->h, CURLOPT_WRITEDATA, c);
+    curl_easy_setopt(c->h, CURLOPT_WRITEFUNCTION, kv_client_collect);
+    curl_easy_setopt(c->h, CURLOPT_WRITEDATA, &c->answer);
     curl_easy_setopt(c->h, CURLOPT_PRIVATE, c);
     curl_multi_add_handle(w->multi, c->h);
     return c;
@@ -56,7 +42,7 @@ static void finish(struct kv_wire *w, struct kv_call *c)
     curl_easy_cleanup(c->h);
     curl_slist_free_all(c->headers);
     json_decref(c->active);
-    free(c->data);
+    free(c->answer.data);
     free(c->body);
     free(c->source);
     *c = (struct kv_call){0};
@@ -94,7 +80,7 @@ static void take_events(struct kv_wire *w, struct kv_call *c)
     long http = 0;
     curl_easy_getinfo(c->h, CURLINFO_RESPONSE_CODE, &http);
     if (http != 200) return;
-    char *from = c->data, *end;
+    char *from = c->answer.data, *end;
     while (from && (end = strchr(from, '\n'))) {
         *end = 0;
         if (end > from && end[-1] == '\r') end[-1] = 0;
@@ -102,8 +88,8 @@ static void take_events(struct kv_wire *w, struct kv_call *c)
         from = end + 1;
     }
     if (!from) return;
-    c->n -= (size_t)(from - c->data);
-    memmove(c->data, from, c->n + 1);
+    c->answer.n -= (size_t)(from - c->answer.data);
+    memmove(c->answer.data, from, c->answer.n + 1);
 }
 
 /* ---------------------------------------------------------------- lists */
@@ -222,7 +208,7 @@ static void take_answer(struct kv_wire *w, struct kv_call *c, CURLcode rc)
     struct kv_app *a = w->app;
     long http = 0;
     curl_easy_getinfo(c->h, CURLINFO_RESPONSE_CODE, &http);
-    json_t *v = c->data ? json_loadb(c->data, c->n, 0, NULL) : NULL;
+    json_t *v = c->answer.data ? json_loadb(c->answer.data, c->answer.n, 0, NULL) : NULL;
     if (c->purpose == KV_FOR_EVENTS) {
         a->connected = false;
         w->retry_ms = a->now_ms + RETRY_MS;
@@ -275,7 +261,7 @@ void kv_wire_step(struct kv_wire *w, int timeout_ms)
     curl_multi_poll(w->multi, in, w->compare.pid ? 2 : 1, timeout_ms, NULL);
     curl_multi_perform(w->multi, &running);
     for (int i = 0; i < KV_WIRE_CALLS; i++)
-        if (w->call[i].h && w->call[i].purpose == KV_FOR_EVENTS && w->call[i].n) take_events(w, &w->call[i]);
+        if (w->call[i].h && w->call[i].purpose == KV_FOR_EVENTS && w->call[i].answer.n) take_events(w, &w->call[i]);
     CURLMsg *m;
     while ((m = curl_multi_info_read(w->multi, &left))) {
         struct kv_call *c;

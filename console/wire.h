@@ -17,8 +17,8 @@ struct kv_call {
     const struct kv_verb *verb;
     json_t *active;                /* of a check: the policy the edit is based on */
     char route[512], kind[32];
-    char *data, *body, *source;
-    size_t n;
+    char *body, *source;
+    struct kv_answer answer;
 };
 
 struct kv_wire {

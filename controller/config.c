@@ -1,6 +1,8 @@
 /* config.c — settings are rows of config.def; text and JSON are parsed by type, every origin through one function. */
 #include "controller/config.h"
 
+#include "runtime/nearest.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -29,35 +31,15 @@ static const char *const rights[] = {"viewer", "operator", "approver", "admin", 
 static const char *const flags[] = {"--config", "--model", "--state", "--listen", "--set", "--print-config", "--demo", "--exit", "--help", "--version"};
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-static size_t edits(const char *a, const char *b)
-{
-    enum { LONGEST = 96 };
-    size_t na = strlen(a), nb = strlen(b), row[LONGEST + 1];
-    if (na > LONGEST || nb > LONGEST) return SIZE_MAX;
-    for (size_t j = 0; j <= nb; j++) row[j] = j;
-    for (size_t i = 1; i <= na; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= nb; j++) {
-            size_t up = row[j], best = diagonal + (a[i - 1] != b[j - 1]);
-            if (up + 1 < best) best = up + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = up;
-            row[j] = best;
-        }
-    }
-    return row[nb];
-}
-
 const char *kv_config_nearest(const char *name, const char *const *names, size_t n)
 {
     const char *best = NULL;
     size_t best_edits = strlen(name) / 2 + 1;
     for (size_t i = 0; i < n; i++) {
-        size_t e = edits(name, names[i]);
+        size_t e = kv_name_distance(name, names[i]);
         /* The last part of a dotted key alone counts too: `capacity_bytes` is near `tiers.host.capacity_bytes`. */
         const char *last = strrchr(names[i], '.');
-        if (last && edits(name, last + 1) + 1 < e) e = edits(name, last + 1) + 1;
+        if (last && kv_name_distance(name, last + 1) + 1 < e) e = kv_name_distance(name, last + 1) + 1;
         if (e < best_edits) best_edits = e, best = names[i];
     }
     return best;

@@ -3,6 +3,7 @@
 
 #include "controller/metric_confidence.h"
 #include "controller/metric_switchback.h"
+#include "runtime/nearest.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -66,31 +67,12 @@ const struct kv_metric *kv_metric_at(size_t i)
     return i < N_METRICS ? &metrics[i] : NULL;
 }
 
-/* Levenshtein distance of short names. */
-static int distance(const char *a, const char *b)
-{
-    int row[64], la = (int)strnlen(a, 63), lb = (int)strnlen(b, 63);
-    for (int j = 0; j <= lb; j++) row[j] = j;
-    for (int i = 1; i <= la; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= lb; j++) {
-            int up = row[j], best = diagonal + (a[i - 1] != b[j - 1]);
-            if (up + 1 < best) best = up + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = up;
-            row[j] = best;
-        }
-    }
-    return row[lb];
-}
-
 enum kv_status kv_metric_find(const char *name, const struct kv_metric **out, struct kv_error *err)
 {
     const struct kv_metric *nearest = &metrics[0];
     for (int i = 0; i < N_METRICS; i++) {
         if (!strcmp(metrics[i].name, name)) return *out = &metrics[i], KV_OK;
-        if (distance(name, metrics[i].name) < distance(name, nearest->name)) nearest = &metrics[i];
+        if (kv_name_distance(name, metrics[i].name) < kv_name_distance(name, nearest->name)) nearest = &metrics[i];
     }
     kv_fail(err, KV_UNKNOWN_METRIC, "metric", "no metric is named '%.40s'", name);
     kv_hint(err, "did you mean %s?", nearest->name);

@@ -1,7 +1,10 @@
 /* params.c — parameter values of a pipeline: defaults, checked setting by name, reading. */
 #include "runtime/selection/params.h"
 
+#include "runtime/nearest.h"
+
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 void kv_specs_default(const struct kv_param_spec *specs, int32_t n, struct kv_params *out)
@@ -10,30 +13,12 @@ void kv_specs_default(const struct kv_param_spec *specs, int32_t n, struct kv_pa
     for (int32_t i = 0; i < n; i++) out->value[i] = specs[i].def;
 }
 
-/* Edits between two names, counted only up to 32 characters: enough for a suggestion. */
-static int distance(const char *a, const char *b)
-{
-    int na = (int)strnlen(a, 32), nb = (int)strnlen(b, 32), row[33];
-    for (int j = 0; j <= nb; j++) row[j] = j;
-    for (int i = 1; i <= na; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            int change = diagonal + (a[i - 1] != b[j - 1]), add = row[j - 1] + 1, drop = row[j] + 1;
-            diagonal = row[j];
-            row[j] = change < add ? change : add;
-            if (drop < row[j]) row[j] = drop;
-        }
-    }
-    return row[nb];
-}
-
 static const char *nearest(const struct kv_param_spec *specs, int32_t n, const char *name)
 {
-    const char *best = NULL;
-    int best_distance = 33;
+    const char *best = n ? specs[0].name : NULL;
+    size_t best_distance = SIZE_MAX;
     for (int32_t i = 0; i < n; i++) {
-        int d = distance(name, specs[i].name);
+        size_t d = kv_name_distance(name, specs[i].name);
         if (d < best_distance) best_distance = d, best = specs[i].name;
     }
     return best;
