@@ -86,6 +86,7 @@ static const char *keys_of(const struct kv_app *a)
     case KV_VIEW_ROLLOUT: break;
     default: return "R rollback  Enter open  / filter  s sort  1-9 views  Tab next  ? help  q quit";
     }
+    if (!strcmp(kv_field_text(a->rollout, "stage"), "EXACT_BASELINE")) return "R rollback  T retry  h history  Enter all  1-9 views  ? help  q quit";
     return "R rollback  a advance  p pause  u resume  Enter all  1-9 views  ? help  q quit";
 }
 

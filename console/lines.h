@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-enum { KV_LINE_KEY = 20 }; /* columns of a line's key */
+enum { KV_LINE_KEY = 22 }; /* columns of a line's key */
 
 struct kv_line {
     char key[24], text[320];

@@ -1,6 +1,7 @@
 /* tables.c — columns of every list, and a cell as text. */
 #include "console/tables.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,13 +144,18 @@ void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char 
     }
     if (json_is_string(v)) snprintf(out, cap, "%s", json_string_value(v));
     else if (json_is_integer(v)) snprintf(out, cap, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
-    else if (json_is_real(v)) snprintf(out, cap, "%.4g", json_real_value(v));
+    else if (json_is_real(v)) kv_number_text(json_real_value(v), out, cap);
     else if (json_is_boolean(v)) snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
     else {
         char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
         snprintf(out, cap, "%s", text ? text : "");
         free(text);
     }
+}
+
+void kv_number_text(double v, char *out, size_t cap)
+{
+    snprintf(out, cap, fabs(v) >= 1e4 && fabs(v) < 1e9 ? "%.0f" : "%.4g", v);
 }
 
 void kv_plain_text(char *text)

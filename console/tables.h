@@ -24,6 +24,7 @@ const struct kv_table *kv_table_find(const char *name);
 const json_t *kv_cell_value(const json_t *row, const struct kv_column *c); /* NULL when absent */
 /* One cell as text. Absent fields are "–" (or "-" when ascii). */
 void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap);
+void kv_number_text(double v, char *out, size_t cap); /* four digits, and no exponent where a person would write none: "14510", "0.1285" */
 void kv_bytes_text(double v, char *out, size_t cap); /* "64.0 MiB" */
 /* Control characters, C1 in UTF-8 too, become '?': what clients name must not steer the operator's terminal. */
 void kv_plain_text(char *text);

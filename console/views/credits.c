@@ -29,13 +29,15 @@ static int draw_rates(struct kv_grid *g, int row, const json_t *rates)
         double unit;
     } shown[] = {{"prefill tokens/s", "prefill_tokens_per_s", 1}, {"decode tokens/s", "decode_tokens_per_s", 1}, {"h2d MB/s", "h2d_bytes_per_s", 1e6}, {"d2h MB/s", "d2h_bytes_per_s", 1e6},
                  {"disk read MB/s", "disk_read_bytes_per_s", 1e6}, {"disk write MB/s", "disk_write_bytes_per_s", 1e6}};
+    char number[32];
     int c = 1;
     if (!rates || row >= g->rows - 1) return row;
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
         double v = kv_field_number(rates, shown[i].field);
         if (isnan(v)) continue;
         if (c > g->cols - 24) c = 1, row++;
-        c += 2 + kv_grid_printf(g, row, c, 0, KV_STYLE_DIM, "%s %.4g", shown[i].name, v / shown[i].unit);
+        kv_number_text(v / shown[i].unit, number, sizeof number);
+        c += 2 + kv_grid_printf(g, row, c, 0, KV_STYLE_DIM, "%s %s", shown[i].name, number);
     }
     return row + 2;
 }

@@ -32,7 +32,8 @@ static void figure(double v, const char *unit, char *out, size_t cap)
     else if (!strcmp(unit, "ratio")) snprintf(out, cap, "%.3g x", v);
     else if (!strcmp(unit, "us") && v >= 1000) snprintf(out, cap, "%.3g ms", v / 1000);
     else if (!strcmp(unit, "us")) snprintf(out, cap, "%.3g us", v);
-    else snprintf(out, cap, counted || strlen(unit) > 2 ? "%.4g" : "%.4g %s", v, unit);
+    else if (counted || strlen(unit) > 2) kv_number_text(v, out, cap);
+    else snprintf(out, cap, "%.4g %s", v, unit);
 }
 
 static void draw_gate(struct kv_grid *g, int row, const json_t *gate)

@@ -8,7 +8,7 @@
 static const char *const CREDITS =
     "{\"credits\":[{\"name\":\"pinned\",\"unit\":\"bytes\",\"total\":4096,\"used\":1024,\"free\":3072,\"peak\":2048}],"
     " \"holders\":[{\"request\":\"q_00000000000a\",\"what\":\"swap-out\",\"seconds\":0.5,\"backend_bytes\":2048,\"staging_bytes\":0,\"queue_slots\":1,\"sharers\":1}],"
-    " \"waiters\":[{\"request\":\"q_00000000000b\",\"what\":\"layerwise\",\"seconds\":1.5,\"lacks\":\"link\"}],\"rates\":{\"prefill_tokens_per_s\":5000,\"h2d_bytes_per_s\":2e9,\"d2h_bytes_per_s\":null}}";
+    " \"waiters\":[{\"request\":\"q_00000000000b\",\"what\":\"layerwise\",\"seconds\":1.5,\"lacks\":\"link\"}],\"rates\":{\"prefill_tokens_per_s\":14510.4,\"h2d_bytes_per_s\":2e9,\"d2h_bytes_per_s\":null}}";
 static const char *const PAUSED =
     "{\"interruptions\":[{\"session\":\"agent-7\",\"tenant\":\"acme\",\"call_id\":\"call_9\",\"pause_epoch\":1,\"state\":\"PAUSED_HOST\",\"action\":\"swap\",\"seconds\":12.5,\"held_bytes\":0,"
     " \"swapped_bytes\":688128,\"revisions\":1,\"result_state\":\"UNSEEN\",\"waste_byte_ms\":{\"preserve\":125000,\"swap\":42,\"discard\":7000}}]}";
@@ -22,6 +22,14 @@ START_TEST(rollout_view_shows_stage_gates_and_way_back)
     app_expect("CANARY 10 %  epoch 8");
     app_expect("R rollback");
     app_expect("120.5 tokens/s");
+}
+END_TEST
+
+START_TEST(the_last_row_offers_what_can_be_done)
+{
+    app_expect("R rollback  a advance  p pause");
+    app_event("rollout", "{\"id\":\"r_000003\",\"name\":\"quest-64\",\"stage\":\"EXACT_BASELINE\",\"version\":13}");
+    app_expect("R rollback  T retry  h history");
 }
 END_TEST
 
@@ -50,7 +58,7 @@ START_TEST(credits_show_holders_waiters_and_paused_sessions)
     app_expect("q_00000000000a swap-out     0.5      2.0 KiB");
     app_expect("q_00000000000b layerwise    1.5      link");
     app_expect("1 paused session;");
-    app_expect("prefill tokens/s 5000  h2d MB/s 2000");
+    app_expect("prefill tokens/s 14510  h2d MB/s 2000");
     app_expect("agent-7          PAUSED_HOST    swap     12.5    UNSEEN     call_9");
     kv_app_key(&app, KV_KEY_TAB);
     ck_assert_int_eq(app.view, KV_VIEW_PAUSED);
@@ -186,6 +194,7 @@ Suite *suite_app(void)
     Suite *s = suite_create("console/app");
     TCase *t = app_case("app");
     tcase_add_test(t, rollout_view_shows_stage_gates_and_way_back);
+    tcase_add_test(t, the_last_row_offers_what_can_be_done);
     tcase_add_test(t, what_is_armed_is_said_before_the_epoch_and_the_policy);
     tcase_add_test(t, credits_show_holders_waiters_and_paused_sessions);
     tcase_add_test(t, a_tournament_stands_below_the_pipelines);
