@@ -159,3 +159,33 @@ export async function wrongs(page, only) {
     ),
   );
 }
+
+const HOUR = 3600;
+const STEPS = [
+  { stage: 'SHADOW', fraction: 0, min_seconds: HOUR },
+  { stage: 'CANARY', fraction: 0.1, min_seconds: HOUR },
+  { stage: 'RAMP', fraction: 0.5, min_seconds: HOUR },
+  { stage: 'FULL', fraction: 1, min_seconds: 0 },
+];
+/** A live rollout: the one there is, else a new one that stays in its first stages. */
+export async function live(daemon) {
+  const { rollouts } = await daemon.api('rollouts');
+  const has = rollouts.find((r) => r.live);
+  return has ?? daemon.api('rollouts', { name: 'web-quest', pipeline: 'quest', params: {}, contract: 'approximate', steps: STEPS });
+}
+
+/** Goes to a place and waits until it is drawn with what it loads. */
+export async function visit(page, place) {
+  await page.evaluate((h) => {
+    location.hash = h;
+  }, `#/${place}`);
+  await page.locator(`.view[data-path="${place}"] h1`).first().waitFor();
+  await page.waitForFunction(() => !document.querySelector('main [aria-busy=true]'));
+}
+
+/** What runs out of its card or over the text beside it. */
+export const spilt = (page) =>
+  page.evaluate(() => [...document.querySelectorAll('main .card, .facts dt, .facts dd')].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.innerText.slice(0, 60)));
+
+export const notes = (page) => page.locator('.notes');
+export const dialog = (page) => page.locator('dialog[open]');

@@ -1,7 +1,7 @@
 // soak.test.mjs — views switched again and again under traffic: memory, elements, listeners and streams stay where they were. KVASIR_SOAK_S makes it longer.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { Daemon, launch, open } from './harness.mjs';
+import { Daemon, launch, open, visit } from './harness.mjs';
 
 const SECONDS = Number(process.env.KVASIR_SOAK_S ?? 2);
 const PLACES = ['', 'rollouts', 'receipts', 'failures', 'policies/release', 'sessions', 'tiers', 'pipelines/quest', 'credits', 'audit', 'log', 'help'];
@@ -33,11 +33,7 @@ test('nothing grows while views are switched under traffic', async () => {
 
   const round = async () => {
     for (const place of PLACES) {
-      await page.evaluate((h) => {
-        location.hash = h;
-      }, `#/${place}`);
-      await page.locator(`.view[data-path="${place}"] h1`).first().waitFor();
-      await page.waitForFunction(() => !document.querySelector('main [aria-busy=true]'));
+      await visit(page, place);
     }
     await page.keyboard.press('Control+k');
     await page.keyboard.press('Escape');

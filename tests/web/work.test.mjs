@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { Daemon, launch, open, until, wrongs } from './harness.mjs';
+import { Daemon, dialog, launch, notes, open, until, wrongs } from './harness.mjs';
 
 // Leaves every move to the operator.
 const HOLDS = 'return { api = 1, name = "holds", release = function() return { action = "HOLD", reason = "by hand" } end }\n';
@@ -14,8 +14,6 @@ const LONG = 'The river ran over the stones and under the bridge. '.repeat(30);
 let daemon;
 let browser;
 let disk;
-const notes = (page) => page.locator('.notes');
-const dialog = (page) => page.locator('dialog[open]');
 
 before(async () => {
   disk = mkdtempSync(join(tmpdir(), 'kvasir-web-disk-'));

@@ -33,7 +33,8 @@ export const auditView = {
 // ---------------------------------------------------------------- credits
 const held = (unit, x) => (unit === 'bytes' ? bytes(x) : number(x));
 
-const rate = (x, show, unit) => (x ? `${show(x)} ${unit}` : 'not measured yet');
+const rate = (x, show, unit) => (x ? `${show(x)}${unit}` : 'not measured yet');
+const count = (n, noun) => `${number(n)} ${noun}${n === 1 ? '' : 's'}`;
 
 const creditsTable = (d) =>
   card(
@@ -59,15 +60,15 @@ const creditsTable = (d) =>
       ['bytes not charged twice', bytes(d.coalesced_bytes)],
     ]),
     facts([
-      ['prefill', rate(d.rates.prefill_tokens_per_s, number, 'tokens/s')],
-      ['decode', rate(d.rates.decode_tokens_per_s, number, 'tokens/s')],
+      ['prefill', rate(d.rates.prefill_tokens_per_s, number, ' tokens/s')],
+      ['decode', rate(d.rates.decode_tokens_per_s, number, ' tokens/s')],
       ['to the device', rate(d.rates.h2d_bytes_per_s, bytes, '/s')],
-      ['promised of it', `${bytes(d.demand.h2d_bytes_per_s)} /s`],
+      ['promised of it', `${bytes(d.demand.h2d_bytes_per_s)}/s`],
       ['from the device', rate(d.rates.d2h_bytes_per_s, bytes, '/s')],
       ['disk read', rate(d.rates.disk_read_bytes_per_s, bytes, '/s')],
       ['disk write', rate(d.rates.disk_write_bytes_per_s, bytes, '/s')],
-      ['waiting', `${number(d.demand.waiting_requests)} requests, ${number(d.demand.waiting_prompt_tokens)} prompt tokens`],
-      ['live', `${number(d.demand.live_requests)} requests, ${number(d.demand.live_tokens_left)} tokens to come`],
+      ['waiting', `${count(d.demand.waiting_requests, 'request')}, ${count(d.demand.waiting_prompt_tokens, 'prompt token')}`],
+      ['live', `${count(d.demand.live_requests, 'request')}, ${count(d.demand.live_tokens_left, 'token')} to come`],
     ]),
   );
 
@@ -108,7 +109,7 @@ const holdersTable = (d) =>
 const waste = (x) => `${number(x)} byte·ms`;
 const pausedTable = (d) =>
   card(
-    `${number(d.interruptions.length)} paused session${d.interruptions.length === 1 ? '' : 's'}`,
+    count(d.interruptions.length, 'paused session'),
     null,
     table({
       label: 'Paused sessions',
