@@ -193,7 +193,10 @@ static void settle(struct kv_engine *e, struct kv_step_item *it, enum kv_finish 
         kv_report_sample(e, &(struct kv_sample){
             .kind = KV_SAMPLE_TOKEN, .request = s->id, .candidate = s->candidate, .layer = -1, .kv_head = -1, .position = it->position,
             .token_us = (double)atomic_load(&it->own_ns) / 1e3 / kv_workers_count(e->workers) + it->shared_us});
-    if (finish == KV_FINISH_STOP && s->pause_at_stop && s->text.stopped && kv_pauses_hold(e, s, KV_PAUSE_AUTO)) return;
+    if (finish == KV_FINISH_STOP && s->pause_at_stop && s->text.stopped) {
+        if (s->n_tokens - s->n_prompt == s->max_tokens) finish = KV_FINISH_LENGTH; /* a pause with nothing left to say could never be resumed */
+        else if (kv_pauses_hold(e, s, KV_PAUSE_AUTO)) return;
+    }
     if (finish != KV_RUNNING) kv_scheduler_finish(e, s, finish, KV_OK);
 }
 

@@ -162,6 +162,18 @@ class InOneProcess(Pauses, unittest.TestCase):
         for bad in ({"tool_pause": True}, {"session": "t", "tool_pause": 5}):
             self.assertEqual(self.d.post("/v1/completions", {"prompt": PROMPT, "kvasir": bad})[0], 400)
 
+    def test_a_tool_call_that_uses_the_last_token_ends_the_answer(self):
+        marker = self.whole["greedy"][40:46]
+        ask = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True}
+        answer = self.d.post("/v1/completions", {**ask, "max_tokens": STEPS, "kvasir": {"session": "roomy", "tool_pause": marker}})[1]
+        n = answer["usage"]["completion_tokens"]
+        status, answer = self.d.post("/v1/completions", {**ask, "max_tokens": n, "kvasir": {"session": "spent", "tool_pause": marker}})
+        self.assertEqual((status, answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]), (200, "length", n))
+        self.assertNotIn("pause", answer["kvasir"])
+        self.assertNotIn("spent", {i["session"] for i in self.d.get("/api/v1/interruptions")[1]["interruptions"]})
+        status, answer = self.d.post("/v1/completions", {**ask, "max_tokens": n + 1, "kvasir": {"session": "one-left", "tool_pause": marker}})
+        self.assertEqual(answer["choices"][0]["finish_reason"], "tool_calls")
+
     def test_a_pause_that_is_refused_keeps_nothing(self):
         """The engine has room for 256 paused requests; those that could not be written down take none of it."""
         request = {"prompt": PROMPT, "temperature": 0, "max_tokens": STEPS, "ignore_eos": True, "kvasir": {"session": "again", "tool_pause": self.whole["greedy"][4:10]}}
