@@ -2,6 +2,9 @@
 #include "kernels/cuda/device.h"
 #include "runtime/residency/cache.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +14,25 @@ struct kv_arena {
     uint8_t *base;
     size_t slab_bytes;
     uint64_t capacity_bytes;
-    uint32_t n_slabs, n_fresh; /* slabs [n_fresh, n_slabs) were never handed out and are zero */
+    uint32_t n_slabs;
+    _Atomic uint32_t n_fresh; /* slabs [n_fresh, n_slabs) were never handed out and are zero */
     uint32_t *given;           /* stack of slabs that came back */
     uint32_t n_given;
     uint32_t *holders;         /* [n_slabs] callers that hold it */
     uint64_t used_bytes, taken_bytes, given_bytes;
     bool huge, pinned; /* huge: the system gives huge pages to those who ask */
+    struct {           /* the thread that has pages made before they are written */
+        pthread_t thread;
+        pthread_mutex_t lock;
+        pthread_cond_t wake;
+        uint32_t slabs;         /* ahead of n_fresh, at most */
+        _Atomic uint32_t ready; /* slabs [0, ready) have pages */
+        _Atomic bool sleeps;
+        bool runs, stop;
+    } ahead;
 };
 
-enum { HUGE_PAGE = 2 << 20 };
+enum { SMALL_PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 /* On a border of huge pages, so that no slab lies on small ones for want of it. */
 static uint8_t *map(size_t bytes)
@@ -71,6 +84,15 @@ enum kv_status kv_arena_create(size_t slab_bytes, uint64_t capacity_bytes, struc
 void kv_arena_destroy(struct kv_arena *a)
 {
     if (!a) return;
+    if (a->ahead.runs) {
+        pthread_mutex_lock(&a->ahead.lock);
+        a->ahead.stop = true;
+        pthread_cond_signal(&a->ahead.wake);
+        pthread_mutex_unlock(&a->ahead.lock);
+        pthread_join(a->ahead.thread, NULL);
+        pthread_cond_destroy(&a->ahead.wake);
+        pthread_mutex_destroy(&a->ahead.lock);
+    }
     if (a->pinned) kv_cuda_host_unregister(a->base);
     if (a->base != MAP_FAILED) munmap(a->base, (size_t)a->n_slabs * a->slab_bytes);
     free(a->given);
@@ -78,14 +100,81 @@ void kv_arena_destroy(struct kv_arena *a)
     free(a);
 }
 
+/* ---------------------------------------------------------------- pages before they are written */
+
+/* As far ahead as was taken so far, up to the limit: who needs little gets little. */
+static uint32_t wanted(struct kv_arena *a)
+{
+    uint32_t fresh = atomic_load(&a->n_fresh), ahead = fresh < a->ahead.slabs ? fresh : a->ahead.slabs;
+    return ahead < a->n_slabs - fresh ? fresh + ahead : a->n_slabs;
+}
+
+/* Adding nothing has the page made and changes no byte, whoever writes there at the same time. */
+__attribute__((no_sanitize("thread"))) static void touch(uint8_t *slab, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += SMALL_PAGE) (void)__atomic_fetch_or(slab + i, 0, __ATOMIC_RELAXED);
+}
+
+static void *go_ahead(void *arg)
+{
+    struct kv_arena *a = arg;
+    /* In time nobody else wants: a page that is late is made by who writes to it. */
+    (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){0});
+    pthread_mutex_lock(&a->ahead.lock);
+    while (!a->ahead.stop) {
+        uint32_t i = atomic_load(&a->ahead.ready);
+        atomic_store(&a->ahead.sleeps, true); /* before the look, so that what is taken after it rings */
+        if (i >= wanted(a)) {
+            pthread_cond_wait(&a->ahead.wake, &a->ahead.lock);
+            continue;
+        }
+        atomic_store(&a->ahead.sleeps, false);
+        pthread_mutex_unlock(&a->ahead.lock);
+        touch(a->base + i * a->slab_bytes, a->slab_bytes);
+        atomic_store(&a->ahead.ready, i + 1);
+        pthread_mutex_lock(&a->ahead.lock);
+    }
+    pthread_mutex_unlock(&a->ahead.lock);
+    return NULL;
+}
+
+void kv_arena_go_ahead(struct kv_arena *a, uint64_t bytes)
+{
+    sigset_t all, before;
+    uint64_t slabs = bytes / a->slab_bytes;
+    a->ahead.slabs = slabs < a->n_slabs ? (uint32_t)slabs : a->n_slabs;
+    pthread_mutex_init(&a->ahead.lock, NULL);
+    pthread_cond_init(&a->ahead.wake, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    a->ahead.runs = pthread_create(&a->ahead.thread, NULL, go_ahead, a) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+bool kv_arena_ready(const struct kv_arena *a, const void *slab)
+{
+    return !a->ahead.runs || (size_t)((const uint8_t *)slab - a->base) / a->slab_bytes < atomic_load(&a->ahead.ready);
+}
+
+static void ring(struct kv_arena *a)
+{
+    if (!atomic_load(&a->ahead.sleeps) || atomic_load(&a->ahead.ready) >= wanted(a)) return;
+    pthread_mutex_lock(&a->ahead.lock);
+    pthread_cond_signal(&a->ahead.wake);
+    pthread_mutex_unlock(&a->ahead.lock);
+}
+
+/* ---------------------------------------------------------------- slabs */
+
 static uint8_t *take(struct kv_arena *a, bool zero)
 {
     uint32_t i;
     if (a->n_given) {
         i = a->given[--a->n_given];
         if (zero) memset(a->base + i * a->slab_bytes, 0, a->slab_bytes);
-    } else if (a->n_fresh < a->n_slabs) {
-        i = a->n_fresh++;
+    } else if ((i = atomic_load(&a->n_fresh)) < a->n_slabs) {
+        atomic_store(&a->n_fresh, i + 1);
+        if (a->ahead.runs) ring(a);
     } else {
         return NULL;
     }

@@ -53,6 +53,10 @@ uint64_t kv_arena_used_bytes(const struct kv_arena *a);
 uint64_t kv_arena_capacity_bytes(const struct kv_arena *a);
 /* For who writes fresh slabs within a time: a huge page is zeroed at once, which can take milliseconds. */
 void kv_arena_small_pages(struct kv_arena *a);
+/* A thread that has pages made for slabs that were taken, and for up to `bytes` of those that come next: making a huge one can take milliseconds,
+ * which who writes first would wait for. Called once at most; without the thread everything still works. */
+void kv_arena_go_ahead(struct kv_arena *a, uint64_t bytes);
+bool kv_arena_ready(const struct kv_arena *a, const void *slab); /* writing waits for no page, as far as that thread knows */
 /* Where there is a CUDA device, all of it becomes memory that the device copies from directly; without one, or when the driver refuses, it stays as it is. */
 void kv_arena_pin(struct kv_arena *a);
 struct kv_arena_stats {

@@ -2,6 +2,7 @@
 #include "runtime/residency/cache.h"
 
 #include <check.h>
+#include <sched.h>
 #include <string.h>
 
 START_TEST(cap_and_zeroing)
@@ -79,6 +80,24 @@ START_TEST(reserve_is_all_or_nothing)
 }
 END_TEST
 
+/* Pages come ahead of what is taken, by no more than was taken or the limit, and no byte changes by it. */
+START_TEST(pages_are_made_ahead)
+{
+    enum { SLAB = 1 << 16, SLABS = 64 };
+    struct kv_arena *a;
+    uint8_t *s[SLABS];
+    ck_assert_int_eq(kv_arena_create(SLAB, SLABS * SLAB, &a), KV_OK);
+    kv_arena_go_ahead(a, 4 * SLAB);
+    for (int i = 0; i < 32; i++) memset(s[i] = kv_arena_take(a), i + 1, SLAB);
+    while (!kv_arena_ready(a, s[31] + 4 * SLAB)) sched_yield();
+    ck_assert(!kv_arena_ready(a, s[31] + 5 * SLAB));
+    for (int i = 0; i < 32; i++) ck_assert(s[i][0] == i + 1 && s[i][SLAB - 1] == i + 1);
+    for (int i = 32; i < SLABS; i++) ck_assert_ptr_nonnull(s[i] = kv_arena_take(a));
+    while (!kv_arena_ready(a, s[SLABS - 1])) sched_yield();
+    kv_arena_destroy(a);
+}
+END_TEST
+
 /* Of another owner's rows nothing is left, but where all are overwritten before they count. */
 START_TEST(recycled_slabs_are_zero_unless_raw)
 {
@@ -142,6 +161,7 @@ Suite *suite_arena(void)
     tcase_add_test_raise_signal(t, give_twice_stops, 6);
     tcase_add_test(t, reserve_is_all_or_nothing);
     tcase_add_test(t, recycled_slabs_are_zero_unless_raw);
+    tcase_add_test(t, pages_are_made_ahead);
     tcase_add_test(t, truncate_gives_back_reserved_blocks);
     tcase_add_test(t, shapes);
     suite_add_tcase(s, t);
