@@ -11,6 +11,7 @@
 #define DEFAULT_HOST_BYTES (UINT64_C(1) << 30)
 #define DEFAULT_OMITTED_MASS 0.1
 #define MAX_KEPT_BLOCKS (1 << 20) /* of prefixes */
+#define AHEAD_BYTES (UINT64_C(32) << 20) /* of host memory whose pages are made before a block needs them */
 
 void kv_engine_config_default(struct kv_engine_config *c)
 {
@@ -104,6 +105,7 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     s = kv_arena_create(kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head), c->host_bytes, &e->arena);
     if (s != KV_OK) return kv_fail(err, s, "tiers.host.capacity_bytes", "the host arena of %llu bytes could not be had", (unsigned long long)c->host_bytes);
     kv_arena_pin(e->arena);
+    kv_arena_go_ahead(e->arena, AHEAD_BYTES);
     struct kv_placement_config p = {w->n_layers, w->n_kv_heads, w->d_head, KV_ROW_TYPE, c->device_bytes, c->link_bytes_per_second, c->link_latency_us, c->serial_transfers, c->window_rows / KV_BLOCK_ROWS};
     s = kv_placement_ctx_create(&p, &e->placements, err);
     if (s != KV_OK) return s;

@@ -20,6 +20,7 @@ enum kv_status kv_pauses_create(size_t slab_bytes, uint64_t swap_bytes, struct k
     struct kv_pauses *ps = calloc(1, sizeof *ps);
     if (!ps || kv_arena_create(slab_bytes, swap_bytes, &ps->swap) != KV_OK) return free(ps), KV_OUT_OF_MEMORY;
     kv_arena_small_pages(ps->swap);
+    kv_arena_go_ahead(ps->swap, 0);
     ps->bytes_per_s = kv_paused_copy_rate();
     *out = ps;
     return KV_OK;
@@ -197,7 +198,7 @@ bool kv_pauses_busy(const struct kv_engine *e)
 {
     const struct kv_pauses *ps = e->pauses;
     bool busy = ps->wants != NULL;
-    for (int32_t i = 0; i < ps->n && !busy; i++) busy = kv_paused_moves(e, ps->list[i]) || ps->list[i]->forget;
+    for (int32_t i = 0; i < ps->n && !busy; i++) busy = kv_paused_moves(ps->list[i]) || ps->list[i]->forget;
     return busy;
 }
 
@@ -225,10 +226,10 @@ uint64_t kv_pauses_held_bytes(const struct kv_engine *e, const struct kv_sequenc
     return i < 0 ? 0 : e->pauses->list[i]->reserved_bytes;
 }
 
-/* The blocks change owners; the new table has room for the whole answer. */
-static void take_over(struct kv_engine *e, struct kv_paused *p, struct kv_sequence *s)
+/* The new table has room for the whole answer. */
+void kv_paused_take_over(struct kv_engine *e, struct kv_paused *p)
 {
-    struct kv_cache *from = &p->cache, *to = &s->cache;
+    struct kv_cache *from = &p->cache, *to = &p->into->cache;
     for (int32_t l = 0; l < from->n_layers; l++)
         memcpy(to->slab + (size_t)l * (size_t)to->max_blocks, from->slab + (size_t)l * (size_t)from->max_blocks, (size_t)from->n_blocks * sizeof *to->slab);
     to->n_blocks = from->n_blocks;
@@ -239,6 +240,14 @@ static void take_over(struct kv_engine *e, struct kv_paused *p, struct kv_sequen
     p->reserved_bytes = 0;
 }
 
+/* Slabs for the rows that come back; what is kept of prefixes goes first, and enough of it at once. */
+static bool make_place(struct kv_engine *e, struct kv_paused *p)
+{
+    uint64_t bytes = p->n_slabs * p->cache.slab_bytes;
+    while (kv_arena_capacity_bytes(e->arena) - kv_arena_used_bytes(e->arena) < bytes && kv_prefix_evict(e->prefix, e->arena)) continue;
+    return kv_cache_reserve_raw(&p->into->cache, e->arena, p->view.rows) == KV_OK;
+}
+
 bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s)
 {
     int32_t i = kv_paused_find(e->pauses, s->resume);
@@ -246,8 +255,7 @@ bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s)
     bool same = p && !p->into && !strcmp(p->view.tenant, s->tenant) && s->n_tokens >= p->view.n_tokens && !memcmp(p->tokens, s->tokens, (size_t)p->view.n_tokens * sizeof *s->tokens);
     if (!same) return false; /* of a process before, or of other tokens: everything is computed */
     p->into = s;
-    /* A save in flight is brought to its end first: a partial one is never restored. */
-    while (p->view.state == KV_SESSION_SWAPPING_OUT && !p->on_disk) kv_paused_move_slab(e, p);
+    if (kv_paused_moves(p)) return true; /* still on its way out */
     if (p->on_disk) { /* found, read and verified before its prefill like any session's history; what is still being written is not found */
         if (p->view.state == KV_SESSION_SWAPPING_OUT) kv_paused_move(e, p, KV_SESSION_PAUSED_HOST);
         if (p->view.state == KV_SESSION_PAUSED_HOST) kv_paused_move(e, p, KV_SESSION_SWAPPING_IN);
@@ -255,9 +263,9 @@ bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s)
         return kv_paused_go_on(e, p), true;
     }
     if (p->view.state == KV_SESSION_PAUSED_GPU) {
-        take_over(e, p, s);
+        kv_paused_take_over(e, p);
         kv_paused_go_on(e, p);
-    } else if (p->view.state == KV_SESSION_PAUSED_HOST && kv_cache_reserve_raw(&s->cache, e->arena, p->view.rows) == KV_OK) {
+    } else if (p->view.state == KV_SESSION_PAUSED_HOST && make_place(e, p)) {
         p->moved = 0;
         kv_paused_move(e, p, KV_SESSION_SWAPPING_IN);
     } else {

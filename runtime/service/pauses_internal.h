@@ -34,6 +34,8 @@ struct kv_pauses {
     struct kv_pause_want *wants;
     struct kv_arena *swap; /* rows that moved out; its pages stay, so that no movement waits for fresh ones or for their return */
     double bytes_per_s; /* measured, of a copy */
+    uint64_t cap_bytes, moved_bytes; /* of this iteration: what may move, and what did */
+    int64_t moved_ns;                /* when something moved last, or nothing had to */
     int64_t revised_us;
 };
 
@@ -43,6 +45,7 @@ void kv_paused_move(struct kv_engine *e, struct kv_paused *p, enum kv_session_st
 void kv_paused_drop_rows(struct kv_engine *e, struct kv_paused *p);
 void kv_paused_drop_swap(struct kv_pauses *ps, struct kv_paused *p);
 void kv_paused_remove_at(struct kv_engine *e, int32_t i);
+void kv_paused_take_over(struct kv_engine *e, struct kv_paused *p); /* the blocks become those of who resumes */
 
 /* pauses_decide.c */
 void kv_paused_costs(const struct kv_engine *e, struct kv_pause_costs *c);
@@ -57,8 +60,7 @@ void kv_paused_discard(struct kv_engine *e, struct kv_paused *p);
 bool kv_paused_swap_fits(const struct kv_pauses *ps, const struct kv_paused *p);
 bool kv_paused_start_swap(struct kv_engine *e, struct kv_paused *p); /* false: there is no room for it, nothing changed */
 void kv_paused_give_credits(struct kv_engine *e, struct kv_paused *p);
-bool kv_paused_moves(const struct kv_engine *e, const struct kv_paused *p);
-bool kv_paused_move_slab(struct kv_engine *e, struct kv_paused *p); /* false when p has nothing more to move */
+bool kv_paused_moves(const struct kv_paused *p); /* slab by slab, within an iteration's cap */
 void kv_paused_move_some(struct kv_engine *e);
 void kv_paused_go_on(struct kv_engine *e, struct kv_paused *p); /* the rows are back, or are not to be had */
 

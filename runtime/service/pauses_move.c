@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
-enum { MEASURED_BYTES = 1 << 20, MEASURED_TIMES = 8, ALONE_NS = 20000000 };
+enum { MEASURED_BYTES = 1 << 20, MEASURED_TIMES = 8, ALONE_US = 20000, PAGES_NS = 100000000 };
 static const double moving_share = 0.06; /* of an iteration's time, both ways together */
 
 double kv_paused_copy_rate(void)
@@ -27,21 +29,11 @@ double kv_paused_copy_rate(void)
 
 /* ---------------------------------------------------------------- actions */
 
-static uint64_t checksum(const uint8_t *bytes, size_t n)
-{
-    uint64_t h = 0x9e3779b97f4a7c15, x;
-    for (size_t i = 0; i + 8 <= n; i += 8) {
-        memcpy(&x, bytes + i, 8);
-        h = (h ^ x) * 0xff51afd7ed558ccd;
-        h ^= h >> 32;
-    }
-    return h;
-}
-
+/* In the order in which slabs are taken: their pages are made in it too. */
 static uint8_t *slab_at(const struct kv_cache *c, size_t i)
 {
-    size_t blocks = (size_t)c->n_blocks;
-    return c->slab[i / blocks * (size_t)c->max_blocks + i % blocks];
+    size_t layers = (size_t)c->n_layers;
+    return c->slab[i % layers * (size_t)c->max_blocks + i / layers];
 }
 
 static void set_action(struct kv_engine *e, struct kv_paused *p, enum kv_pause_action a)
@@ -191,29 +183,41 @@ static void lost(struct kv_engine *e, struct kv_paused *p)
     kv_paused_go_on(e, p);
 }
 
-bool kv_paused_move_slab(struct kv_engine *e, struct kv_paused *p)
+/* Resumed while they moved out: the save is brought to its end first, since a partial one is never restored, and then the rows are in the arena still. */
+static void out_and_in(struct kv_engine *e, struct kv_paused *p)
+{
+    kv_paused_give_credits(e, p);
+    kv_paused_move(e, p, KV_SESSION_PAUSED_HOST);
+    kv_paused_move(e, p, KV_SESSION_SWAPPING_IN);
+    kv_paused_take_over(e, p);
+    kv_paused_go_on(e, p);
+}
+
+/* false when p has nothing more to move. */
+static bool move_slab(struct kv_engine *e, struct kv_paused *p)
 {
     size_t bytes = p->cache.slab_bytes, i = p->moved;
     uint8_t *out = p->swap[i];
     if (p->view.state == KV_SESSION_SWAPPING_OUT) {
         memcpy(out, slab_at(&p->cache, i), bytes);
-        p->sum[i] = checksum(out, bytes);
+        p->sum[i] = XXH3_64bits(out, bytes);
         if (++p->moved < p->n_slabs) return true;
-        swapped_out(e, p);
+        if (p->into) out_and_in(e, p);
+        else swapped_out(e, p);
         return false;
     }
     uint8_t *to = slab_at(&p->into->cache, i);
     memcpy(to, out, bytes);
-    if (checksum(to, bytes) != p->sum[i]) return lost(e, p), false;
+    if (XXH3_64bits(to, bytes) != p->sum[i]) return lost(e, p), false;
     if (++p->moved < p->n_slabs) return true;
     p->into->cache.n_rows = p->view.rows;
     kv_paused_go_on(e, p);
     return false;
 }
 
-bool kv_paused_moves(const struct kv_engine *e, const struct kv_paused *p)
+bool kv_paused_moves(const struct kv_paused *p)
 {
-    return !p->on_disk && (p->view.state == KV_SESSION_SWAPPING_OUT || (p->view.state == KV_SESSION_SWAPPING_IN && e->n_live < e->config.max_sequences));
+    return !p->on_disk && (p->view.state == KV_SESSION_SWAPPING_OUT || p->view.state == KV_SESSION_SWAPPING_IN);
 }
 
 double kv_pauses_copy_rate(const struct kv_engine *e)
@@ -221,32 +225,62 @@ double kv_pauses_copy_rate(const struct kv_engine *e)
     return e->pauses->bytes_per_s;
 }
 
-/* One long iteration is no licence to make the next one long. */
-static double usual_us(const struct kv_engine *e)
+/* Part of this iteration that rows may move in. One long iteration is no licence to make the next one long; alone in the engine nobody waits for them. */
+static double share_us(const struct kv_engine *e)
 {
-    return e->decode_step_us > 0 && e->decode_step_us < e->last_iteration_us ? e->decode_step_us : e->last_iteration_us;
+    double usual_us = e->decode_step_us > 0 && e->decode_step_us < e->last_iteration_us ? e->decode_step_us : e->last_iteration_us;
+    return e->n_live ? usual_us * moving_share : ALONE_US;
 }
 
-/* Both directions share the budget; who waits to run comes first. Alone in the engine they need none. */
+uint64_t kv_pauses_cap_bytes(const struct kv_engine *e)
+{
+    return (uint64_t)(share_us(e) * e->pauses->bytes_per_s / 1e6);
+}
+
+/* Others run, and would wait for the huge page of the next slab: there is a thread that makes it. What it has no time for is written all the same, after a while. */
+static bool next_waits(const struct kv_engine *e, const struct kv_paused *p, int64_t now_ns)
+{
+    bool in = p->view.state == KV_SESSION_SWAPPING_IN;
+    return in && e->n_live && now_ns - e->pauses->moved_ns < PAGES_NS && !kv_arena_ready(e->arena, slab_at(&p->into->cache, p->moved));
+}
+
+/* Blocks that answers begin in this iteration, which the arena zeroes for them: it is longer by that already. */
+static uint64_t growing_bytes(const struct kv_engine *e)
+{
+    uint64_t n = 0;
+    for (int32_t i = 0; i < e->n_live; i++) {
+        const struct kv_cache *c = &e->live[i]->cache;
+        if (c->n_rows == c->n_blocks * KV_BLOCK_ROWS && e->live[i]->n_tokens == c->n_rows + 1) n += (uint64_t)c->n_layers * c->slab_bytes;
+    }
+    return n;
+}
+
+/* Both directions share what may move, in bytes and in time, of which a slab always goes; who waits to run comes first. */
 void kv_paused_move_some(struct kv_engine *e)
 {
     struct kv_pauses *ps = e->pauses;
-    int64_t began_ns = kv_now_ns(), budget_ns = e->n_live ? (int64_t)(usual_us(e) * 1e3 * moving_share) : ALONE_NS;
-    size_t bytes = 0;
+    bool moves = false;
+    int64_t began_ns = kv_now_ns(), spent_ns = 0, share_ns = (int64_t)(share_us(e) * 1e3);
+    uint64_t cap = kv_pauses_cap_bytes(e), grows = growing_bytes(e);
+    ps->cap_bytes = cap > grows ? cap - grows : 0;
+    ps->moved_bytes = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < ps->n; i++) {
             struct kv_paused *p = ps->list[i];
-            if (!kv_paused_moves(e, p) || (pass == 0) != (p->view.state == KV_SESSION_SWAPPING_IN)) continue;
+            if (!kv_paused_moves(p) || (pass == 0) != (p->into != NULL)) continue;
             int32_t before = ps->n;
-            size_t p_bytes = p->cache.slab_bytes;
+            uint64_t slab = p->cache.slab_bytes;
             for (bool more = true; more;) {
-                more = kv_paused_move_slab(e, p);
-                bytes += p_bytes;
-                int64_t spent = kv_now_ns() - began_ns;
-                if (spent < budget_ns) continue;
-                ps->bytes_per_s = 0.8 * ps->bytes_per_s + 0.2 * (double)bytes * 1e9 / (double)spent;
-                return;
+                moves = true;
+                if (ps->moved_bytes && (ps->moved_bytes + slab > ps->cap_bytes || spent_ns >= share_ns)) goto measured;
+                if (next_waits(e, p, began_ns)) break;
+                more = move_slab(e, p);
+                ps->moved_bytes += slab;
+                spent_ns = kv_now_ns() - began_ns;
             }
             if (ps->n < before) i--;
         }
+measured:
+    if (ps->moved_bytes || !moves) ps->moved_ns = began_ns;
+    if (ps->moved_bytes) ps->bytes_per_s = 0.8 * ps->bytes_per_s + 0.2 * (double)ps->moved_bytes * 1e9 / (double)(spent_ns > 0 ? spent_ns : 1);
 }

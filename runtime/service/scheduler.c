@@ -228,7 +228,7 @@ void kv_scheduler_begin(struct kv_engine *e)
     sweep_queue(e, now_us);
     if (!flushed) return;
     int32_t at;
-    for (struct kv_sequence *s; e->n_live < e->config.max_sequences && (s = peek(e, now_us, &at));) {
+    for (struct kv_sequence *s; e->n_live + kv_pauses_resuming(e) < e->config.max_sequences && (s = peek(e, now_us, &at));) {
         /* Room for the whole answer is set aside, so that a running sequence never fails for want of it. */
         if (e->reserved_bytes - kv_pauses_held_bytes(e, s) + bytes_of(e, s) > kv_arena_capacity_bytes(e->arena)) {
             kv_pauses_make_room(e);
