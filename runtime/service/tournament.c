@@ -24,10 +24,11 @@ struct kv_tournament {
     int32_t max_rows, group;
     size_t block_bytes;        /* of 64 keys of one head */
     pthread_mutex_t control;   /* one start or stop at a time; taken before lock */
-    pthread_mutex_t lock;      /* all below */
+    pthread_mutex_t lock;      /* all below, what is _Atomic excepted */
     pthread_cond_t wake;
     struct kv_contest *contest; /* NULL: there was none */
-    double fraction;
+    _Atomic double fraction;
+    _Atomic uint64_t missed;   /* sampled while somebody else held lock, for whom the decode thread does not wait */
     uint64_t limit, units, dropped;
     struct slot slot[MOST_SLOTS];
     int32_t slots, head, waiting; /* ring */
@@ -101,14 +102,18 @@ static void offer(struct kv_engine *e, struct kv_step_item *it, int32_t layer, i
 void kv_tournament_offer(struct kv_engine *e, struct kv_step_item *const *items, int32_t n_items, int32_t layer)
 {
     struct kv_tournament *t = e->tournament;
-    if (!atomic_load_explicit(&t->on, memory_order_relaxed) || pthread_mutex_trylock(&t->lock)) return;
+    if (!atomic_load_explicit(&t->on, memory_order_relaxed)) return;
+    bool mine = !pthread_mutex_trylock(&t->lock);
     for (int32_t i = 0; atomic_load(&t->on) && i < n_items; i++) {
         const struct kv_sequence *s = items[i]->owner;
         if (items[i]->n != 1 || items[i]->position < s->n_prompt || s->candidate || s->probe || s->recomputing || s->frontier != KV_UNTAINTED) continue;
         for (int32_t h = 0; h < t->shape.n_kv_heads; h++)
-            if (sampled(t, s->id, layer, h, items[i]->position)) offer(e, items[i], layer, h);
+            if (sampled(t, s->id, layer, h, items[i]->position)) {
+                if (mine) offer(e, items[i], layer, h);
+                else t->missed++;
+            }
     }
-    pthread_mutex_unlock(&t->lock);
+    if (mine) pthread_mutex_unlock(&t->lock);
 }
 
 /* ---------------------------------------------------------------- measuring: the tournament's thread */
@@ -214,7 +219,7 @@ enum kv_status kv_engine_tournament_start(struct kv_engine *e, const struct kv_t
         t->contest = contest;
         t->fraction = c->fraction;
         t->limit = c->units;
-        t->units = t->dropped = 0;
+        t->units = t->dropped = t->missed = 0;
         t->head = t->waiting = 0;
         atomic_store(&t->stop, false);
         bool ok = make_slots(t) && start_thread(t);
@@ -244,7 +249,7 @@ bool kv_engine_tournament(struct kv_engine *e, struct kv_tournament_view *out)
     if (any) {
         kv_contest_view(t->contest, out);
         out->running = atomic_load(&t->on);
-        out->dropped = t->dropped;
+        out->dropped = t->dropped + t->missed;
     }
     pthread_mutex_unlock(&t->lock);
     pthread_mutex_unlock(&t->control);
