@@ -16,7 +16,7 @@ struct kv_column {
 
 struct kv_table {
     const char *name, *route, *array, *id; /* array: member of the answer that holds the rows; id: field that names a row */
-    struct kv_column column[16]; /* the last one has no title */
+    struct kv_column column[18]; /* the last one has no title */
 };
 
 extern const struct kv_table kv_tables[];

@@ -1,11 +1,21 @@
 /* api_status.c — what is going on now: status, tiers, layers, pipelines. */
 #include "controller/api.h"
 
+#include "runtime/residency/tier.h"
 #include "runtime/selection/selector.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* What code asks of a tier before it puts rows there or takes them. */
+static json_t *capability_json(const struct kv_tier_capability *c)
+{
+    if (!c) return json_null();
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:b, s:b, s:b, s:b}", "address_space", c->address_space, "codecs", c->codecs, "layouts", c->layouts, "persistence",
+                     c->persistence, "trust", c->trust, "checksum", c->checksum, "alignment_bytes", (int)c->alignment_bytes, "kernel_readable", (int)c->kernel_readable, "dma_source",
+                     (int)c->dma_source, "dma_destination", (int)c->dma_destination, "partial_attention", (int)c->partial_attention, "visible_on_write", (int)c->visible_on_write);
+}
 
 static json_t *tier_json(const struct kv_tier_stats *t)
 {
@@ -17,6 +27,7 @@ static json_t *tier_json(const struct kv_tier_stats *t)
     if (t->breaker)
         json_object_update_new(more, json_pack("{s:I, s:I, s:I, s:s}", "objects", (json_int_t)t->objects, "skipped", (json_int_t)t->skipped, "refused", (json_int_t)t->refused,
                                                "breaker", t->breaker));
+    json_object_set_new(more, "capability", capability_json(t->capability));
     json_object_set_new(more, "huge_pages", json_boolean(t->huge_pages));
     json_object_set_new(more, "last_failure", t->last_failure_us ? json_pack("{s:s, s:o}", "reason", kv_status_name(t->last_failure), "at", kv_time_json(t->last_failure_us)) : json_null());
     json_object_update(o, more);
@@ -135,6 +146,7 @@ json_t *kv_api_status_json(struct kv_app *app)
     json_object_set_new(o, "mode", json_string(app->config->auth_mode));
     json_object_set_new(o, "demo", json_boolean(app->demo));
     json_object_set_new(o, "faults", json_pack("{s:b, s:o}", "enabled", app->fault_lab != NULL, "armed", kv_api_armed_faults_json(app)));
+    json_object_set_new(o, "extents", kv_api_extents_json(app));
     json_object_set_new(o, "draining", json_boolean(app->draining));
     free(v);
     return o;

@@ -139,6 +139,7 @@ static enum kv_status make_room(struct kv_extents *e, uint64_t n, struct kv_erro
     uint64_t span = on_disk(n);
     if (n == 0) return kv_fail(err, KV_BAD_ARGUMENT, "body", "an object has at least one byte");
     if (n > e->config.object_bytes) return refuse(e, KV_BODY_TOO_LARGE, n, err);
+    if (span > e->config.capacity_bytes) return refuse(e, KV_NO_SPACE, n, err); /* nothing goes for what cannot fit */
     while ((e->held_bytes + span > e->config.capacity_bytes || e->stats.objects >= MAX_OBJECTS) && evict(e)) continue;
     bool fits = e->held_bytes + span <= e->config.capacity_bytes && e->stats.objects < MAX_OBJECTS;
     if (!fits || fstatvfs(e->folder, &v) || (uint64_t)v.f_bavail * v.f_frsize < e->config.reserve_bytes + span) return refuse(e, KV_NO_SPACE, n, err);

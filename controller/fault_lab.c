@@ -407,13 +407,30 @@ static enum kv_status run_clock(struct run *r, struct kv_error *err)
     return st;
 }
 
-static enum kv_status run_refused(struct run *r, struct kv_error *err)
+/* A session that nobody has rows of asks the store and gets no answer. Without such a tier the fault itself must be refused. */
+static enum kv_status run_remote(struct run *r, struct kv_error *err)
 {
+    struct answer reference, a;
     struct kv_error refusal = {0};
-    enum kv_status st = arm(r, 1, &refusal);
-    check(r, "refusal", st == r->info->reason, "%s: %.120s", kv_status_name(st), refusal.message);
-    (void)err;
-    return KV_OK;
+    struct kv_session_info saved;
+    if (!r->app->remote) {
+        enum kv_status refused = arm(r, 1, &refusal);
+        check(r, "refusal", refused == KV_UNSUPPORTED, "%s: %.120s", kv_status_name(refused), refusal.message);
+        return KV_OK;
+    }
+    snprintf(r->scope.session, sizeof r->scope.session, "failure-lab-%lld", (long long)r->began_us);
+    int32_t *ids = fresh_tokens(r, TURN_ROWS, err);
+    enum kv_status st = ids ? ask(r, ids, TURN_ROWS, ANSWER, other_tenant, &reference, err) : KV_OUT_OF_MEMORY;
+    if (!st) st = arm(r, 1, err);
+    if (!st) st = ask(r, ids, TURN_ROWS, ANSWER, lab_tenant, &a, err);
+    if (!st) {
+        check_all(r, &a, &reference);
+        check_reason(r, kv_row_kind_name(KV_RECEIPT_FAILURE), r->info->reason, a.stats.id);
+    }
+    kv_faults_disarm(r->app->fault_lab->faults, r->fault);
+    if (!settled(r, &saved, &(struct kv_error){0})) (void)kv_engine_session(r->app->engine, KV_SESSION_DROP, lab_tenant, r->scope.session, NULL, NULL);
+    free(ids);
+    return st;
 }
 
 /* ---------------------------------------------------------------- a run */
@@ -432,7 +449,7 @@ static enum kv_status dispatch(struct run *r, struct kv_error *err)
     case KV_FAULT_SELECTOR: return run_selector(r, err);
     case KV_FAULT_POLICY: return run_policy(r, err);
     case KV_FAULT_CLOCK: return run_clock(r, err);
-    case KV_FAULT_REMOTE: return run_refused(r, err);
+    case KV_FAULT_REMOTE: return run_remote(r, err);
     default:
         kv_fail(err, KV_CONFLICT, r->info->name, "%s ends this process, which cannot check itself afterwards", r->info->name);
         kv_hint(err, "kvasir fault run %s checks it from outside, with somebody to start kvasird again", r->info->name);

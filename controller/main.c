@@ -53,6 +53,7 @@ static enum kv_status start_extents(struct daemon *d, struct kv_error *err)
     struct kv_extents_config serve = {.path = path, .capacity_bytes = c->extents_capacity, .reserve_bytes = c->extents_reserve, .object_bytes = c->extents_object};
     enum kv_status st = c->extents_serve ? kv_extents_open(&serve, &d->app.extents, err) : KV_OK;
     if (st || !*c->remote_url) return st;
+    if (d->app.fault_lab) kv_faults_offer_remote(kv_fault_lab_faults(d->app.fault_lab));
     if (!*c->disk_path) {
         kv_fail(err, KV_BAD_ARGUMENT, "tiers.remote.url", "the remote tier takes what leaves the disk tier, and tiers.disk.path is empty");
         kv_hint(err, "set tiers.disk.path");

@@ -1,4 +1,5 @@
 /* metrics_text.c — GET /metrics: Prometheus text of the status snapshot. Labels are bounded: tiers, stages, policy kinds, gates of the live rollout. */
+#include "controller/extents.h"
 #include "controller/fault_lab.h"
 
 #include <math.h>
@@ -82,6 +83,30 @@ static void tier_metrics(struct page *p, const struct kv_engine_stats *e)
             fprintf(p->f, "%s{tier=\"%s\",emulated=\"%s\"} %llu\n", rows[i].name, e->tier[t].name, e->tier[t].emulated ? "true" : "false",
                     (unsigned long long)*(const uint64_t *)((const char *)&e->tier[t] + rows[i].offset));
     }
+}
+
+/* What only a remote tier has; and the store that this server keeps for others. */
+static void remote_metrics(struct page *p, const struct kv_engine_stats *e, struct kv_app *app)
+{
+    for (int32_t t = 0; t < e->n_tiers; t++) {
+        const struct kv_tier_stats *r = &e->tier[t];
+        if (!r->breaker) continue;
+        gauge(p, "kvasir_remote_objects", "objects in the remote tier's store, of all daemons", (double)r->objects);
+        counter(p, "kvasir_remote_skipped_total", "blocks not asked for or not sent: the breaker was open, or too much was on its way", r->skipped);
+        counter(p, "kvasir_remote_refused_total", "objects that came back as something else than was sealed", r->refused);
+        gauge(p, "kvasir_remote_breaker_open", "1 while the remote tier is not asked, or is tried again", strcmp(r->breaker, "closed") != 0);
+    }
+    struct kv_extents_stats s;
+    if (!app->extents) return;
+    kv_extents_stats(app->extents, &s);
+    gauge(p, "kvasir_extents_objects", "objects kept for the remote tiers of other daemons", (double)s.objects);
+    gauge(p, "kvasir_extents_bytes", "their bytes", (double)s.bytes);
+    gauge(p, "kvasir_extents_capacity_bytes", "cap of their files", (double)s.capacity_bytes);
+    counter(p, "kvasir_extents_hits_total", "objects handed out", s.hits);
+    counter(p, "kvasir_extents_misses_total", "objects asked for that are not here", s.misses);
+    counter(p, "kvasir_extents_puts_total", "objects taken", s.puts);
+    counter(p, "kvasir_extents_evictions_total", "objects that went for others", s.evictions);
+    counter(p, "kvasir_extents_refused_total", "objects that were too long, or had no space", s.refused);
 }
 
 static void session_metrics(struct page *p, const struct kv_turn_stats *s)
@@ -170,6 +195,7 @@ KV_HANDLER(kv_metrics)
     gauge(&p, "kvasir_uptime_seconds", "time since start", (double)(kv_monotonic_us() - app->started_us) / 1e6);
     engine_metrics(&p, &v->engine);
     tier_metrics(&p, &v->engine);
+    remote_metrics(&p, &v->engine, app);
     session_metrics(&p, &(&v->engine)->turns);
     release_metrics(&p, v);
     gate_metrics(&p, app->control, v->rollout);

@@ -165,6 +165,7 @@ struct kv_receipt_sink {
 
 struct kv_engine;
 struct kv_disk_io; /* runtime/residency/disk.h */
+struct kv_tier_capability;
 struct kv_remote_io; /* runtime/residency/remote.h */
 struct kv_faults;  /* runtime/residency/faults.h */
 
@@ -393,6 +394,7 @@ struct kv_tier_stats {
     uint64_t capacity_bytes, used_bytes, persistent_bytes, staging_bytes, pinned_bytes, scratch_bytes;
     uint64_t hits, misses, bytes_in, bytes_out, transfers_in_flight, failures;
     uint64_t objects, skipped, refused; /* remote: objects of the store; blocks it was not asked for or given; bodies that were not what was sealed */
+    const struct kv_tier_capability *capability; /* runtime/residency/tier.h; NULL: memory that only this process uses */
     const char *breaker;                /* remote: "closed", "open", "trial"; NULL: the tier has none */
     bool huge_pages;
     enum kv_status last_failure; /* and when, CLOCK_REALTIME; 0: never */

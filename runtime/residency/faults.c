@@ -24,6 +24,7 @@ struct kv_faults {
     struct kv_fault_scope scope[KV_FAULTS]; /* under the lock */
     bool armed[KV_FAULTS];                  /* under the lock */
     _Atomic uint32_t mask;                  /* of the armed ones */
+    bool remote;                            /* there is such a tier */
     uint32_t armings;                       /* under the lock: so far, of any fault */
     _Atomic uint64_t left[KV_FAULTS];       /* arming << 32 | strikes left: who was marked under an earlier arming has no part in this one */
     _Atomic uint64_t hits[KV_FAULTS];
@@ -62,6 +63,11 @@ enum kv_status kv_faults_create(struct kv_faults **out)
     return KV_OK;
 }
 
+void kv_faults_offer_remote(struct kv_faults *f)
+{
+    f->remote = true;
+}
+
 void kv_faults_destroy(struct kv_faults *f)
 {
     if (!f) return;
@@ -73,9 +79,9 @@ void kv_faults_destroy(struct kv_faults *f)
 
 enum kv_status kv_faults_arm(struct kv_faults *f, enum kv_fault k, uint32_t count, const struct kv_fault_scope *scope, struct kv_error *err)
 {
-    if (infos[k].site == KV_FAULT_REMOTE) {
-        kv_fail(err, KV_UNSUPPORTED, infos[k].name, "%s needs a remote tier, and this version has none", infos[k].name);
-        kv_hint(err, "the other faults can be armed; kvasir fault list shows them");
+    if (infos[k].site == KV_FAULT_REMOTE && !f->remote) {
+        kv_fail(err, KV_UNSUPPORTED, infos[k].name, "%s strikes the remote tier, and none is configured", infos[k].name);
+        kv_hint(err, "set tiers.remote.url");
         return KV_UNSUPPORTED;
     }
     if (!scope->candidate && !*scope->tenant) {

@@ -35,6 +35,7 @@ struct kv_fault_scope { /* what is given must agree; candidate alone, or a tenan
 
 struct kv_faults;
 enum kv_status kv_faults_create(struct kv_faults **out);
+void kv_faults_offer_remote(struct kv_faults *f); /* there is a remote tier to strike; before anything is armed */
 void kv_faults_destroy(struct kv_faults *f);
 
 /* Any thread. BAD_ARGUMENT without a scope or a count, UNSUPPORTED where its site does not exist, CONFLICT while it is armed. */

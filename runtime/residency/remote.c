@@ -99,11 +99,6 @@ static enum kv_status leave(struct kv_remote *r, enum kv_status s)
     return s;
 }
 
-void kv_remote_failed(struct kv_remote *r, enum kv_status s)
-{
-    if (enter(r) == KV_OK) (void)leave(r, s);
-}
-
 static void count(struct kv_remote *r, uint64_t *counter, uint64_t n)
 {
     pthread_mutex_lock(&r->lock);

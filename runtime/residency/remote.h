@@ -52,8 +52,6 @@ enum kv_status kv_remote_put(struct kv_remote *r, const struct kv_chunk_identity
 enum kv_status kv_remote_get(struct kv_remote *r, const struct kv_chunk_identity *id, void *dst, uint64_t bytes, const _Atomic bool *stop);
 enum kv_status kv_remote_erase(struct kv_remote *r, const struct kv_chunk_identity *id, const _Atomic bool *stop); /* OK: it is gone, or never was */
 enum kv_status kv_remote_ask_facts(struct kv_remote *r, const _Atomic bool *stop);
-/* A failure that no call met: an injected one. */
-void kv_remote_failed(struct kv_remote *r, enum kv_status s);
 void kv_remote_stats(struct kv_remote *r, struct kv_remote_stats *out);
 extern const struct kv_tier_capability kv_remote_capability;
 

@@ -16,7 +16,7 @@ struct kv_tier_capability {
     bool dma_source, dma_destination; /* may be an end of a direct hop to a kernel-readable tier */
     const char *codecs, *layouts;     /* comma-separated */
     bool partial_attention;
-    const char *persistence;          /* "process", "machine" */
+    const char *persistence;          /* "process", "machine", "store" */
     const char *trust;                /* "process", "authenticated" */
     uint32_t alignment_bytes;
     const char *checksum;             /* what a read verifies: "xxh3-64", "aes-256-gcm" */

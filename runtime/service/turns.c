@@ -387,7 +387,7 @@ static enum kv_status open_tier(struct kv_turns *t, struct kv_error *err)
     t->unwanted = NULL;
     if (s == KV_OK && c->remote) s = kv_turns_remote_create(t, err);
     if (s == KV_OK) kv_turns_records_load(t);
-    t->tier = (struct kv_tier_stats){.name = "disk", .capacity_bytes = c->capacity_bytes};
+    t->tier = (struct kv_tier_stats){.name = "disk", .capacity_bytes = c->capacity_bytes, .capability = &t->disk.capability};
     if (s == KV_OK) publish_stats(t);
     return s;
 }

@@ -172,6 +172,10 @@ static void *upload_main(void *arg)
         if (last && s == KV_OK) (void)kv_remote_ask_facts(r->store, &r->stop);
         pthread_mutex_lock(&t->lock);
         over(t, u, s);
+        last = !r->up;
+        pthread_mutex_unlock(&t->lock);
+        if (last) t->config.event(t->config.event_ctx); /* what is told of the tier follows */
+        pthread_mutex_lock(&t->lock);
     }
     for (struct upload *u; (u = next_upload(r));) over(t, u, KV_TRANSFER_CANCELLED);
     pthread_mutex_unlock(&t->lock);
@@ -251,7 +255,7 @@ static enum kv_status fetch_block(struct kv_turns *t, struct kv_fetch *f)
     struct kv_turns_remote *r = t->remote;
     struct kv_chunk_identity id = object_of(kv_chain_chunk(&f->chain, 0, f->first + f->n));
     if (f->stop) return KV_TRANSFER_CANCELLED;
-    if (kv_fault_strikes(&f->faults, KV_FAULT_remote_timeout)) return kv_remote_failed(r->store, KV_REMOTE_TIMEOUT), KV_REMOTE_TIMEOUT;
+    if (kv_fault_strikes(&f->faults, KV_FAULT_remote_timeout)) return KV_REMOTE_TIMEOUT;
     if (!take_room(t, f)) return KV_CREDIT_PRESSURE;
     uint8_t *block = malloc(f->block_bytes);
     enum kv_status s = block ? kv_remote_get(r->store, &id, block, f->block_bytes, &f->stop) : KV_OUT_OF_MEMORY;
@@ -324,7 +328,7 @@ void kv_turns_remote_stats(struct kv_turns *t, struct kv_tier_stats *out)
     kv_remote_stats(r->store, &s);
     *out = (struct kv_tier_stats){.name = "remote", .capacity_bytes = s.store.capacity_bytes, .used_bytes = s.store.bytes, .objects = s.store.objects, .hits = s.hits, .misses = s.misses,
                                   .bytes_in = s.bytes_out, .bytes_out = s.bytes_in, .failures = s.failures, .skipped = s.skipped, .refused = s.refused,
-                                  .breaker = kv_breaker_name(s.breaker), .last_failure = s.last_failure, .last_failure_us = s.last_failure_us};
+                                  .capability = &kv_remote_capability, .breaker = kv_breaker_name(s.breaker), .last_failure = s.last_failure, .last_failure_us = s.last_failure_us};
     pthread_mutex_lock(&t->lock);
     out->scratch_bytes = r->up_bytes + r->fetched_bytes;
     for (const struct upload *u = r->up; u; u = u->next) out->transfers_in_flight++;

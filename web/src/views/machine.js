@@ -41,6 +41,7 @@ function tierCard(t) {
         'div',
         { class: 'tools' },
         t.emulated ? chip('emulated', 'warn', 'a model of a device in memory, not a device') : null,
+        t.breaker && t.breaker !== 'closed' ? chip(`breaker ${t.breaker}`, 'fail', 'after failures in a row the store is not asked for a while; rows are computed') : null,
         t.failures ? chip(`${number(t.failures)} failure${t.failures === 1 ? '' : 's'}`, 'fail') : null,
       ),
     ),
@@ -60,7 +61,35 @@ function tierCard(t) {
       ['in', bytes(t.bytes_in)],
       ['out', bytes(t.bytes_out)],
       ['in flight', number(t.transfers_in_flight)],
+      ...(t.breaker
+        ? [
+            ['objects in the store', number(t.objects)],
+            ['breaker', t.breaker],
+            ['not asked or sent', number(t.skipped)],
+            ['refused bodies', number(t.refused)],
+          ]
+        : []),
       ['last failure', t.last_failure ? [reason(t.last_failure.reason), ' ', stamp(t.last_failure.at)] : 'none'],
+    ]),
+  );
+}
+
+// The store that this server keeps for the remote tiers of others.
+function extentsCard(e) {
+  const used = e.capacity_bytes ? e.bytes / e.capacity_bytes : 0;
+  return h(
+    'section',
+    { class: 'card', key: 'extents' },
+    h('header', {}, h('h2', {}, 'extents of other daemons')),
+    facts([
+      ['used', `${percent(used)} · ${bytes(e.bytes)} of ${bytes(e.capacity_bytes)}`],
+      ['objects', number(e.objects)],
+      ['handed out', number(e.hits)],
+      ['not here', number(e.misses)],
+      ['taken', number(e.puts)],
+      ['erased', number(e.erased)],
+      ['evicted', number(e.evictions)],
+      ['refused', number(e.refused)],
     ]),
   );
 }
@@ -112,7 +141,7 @@ export const tiersView = {
     const sum = (k) => layers.reduce((a, l) => a + l[k], 0);
     return [
       h('h1', { tabindex: '-1' }, 'Tiers'),
-      s ? h('div', { class: 'cards' }, (s.tiers ?? []).map(tierCard)) : h('p', { class: 'empty' }, 'Loading…'),
+      s ? h('div', { class: 'cards' }, (s.tiers ?? []).map(tierCard), s.extents ? extentsCard(s.extents) : null) : h('p', { class: 'empty' }, 'Loading…'),
       layers.length
         ? card(
             'Stall per layer',
