@@ -1,4 +1,4 @@
-/* http.c — kvasird's HTTP side: latency and rate of a small route, and the fence of a rollback, beside bare loopback round trips.
+/* http.c — kvasird's HTTP side: latency and rate of a small route beside bare loopback round trips; then what an operator waits for while every sequence decodes.
  * usage: http [KVASIRD]. Starts the program on a free port with a fresh state. One JSON line a figure: {"name","value","unit","floor","ratio"};
  * the floor of a latency is the same number of clients bouncing the same bytes off a thread each. */
 #include <arpa/inet.h>
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CLIENTS = 8, ROUNDS = 1500, REPLY = 65536 };
+enum { CLIENTS = 8, ROUNDS = 1500, REPLY = 65536, LOAD = 32 /* as many as decode at once */, LOOKS = 200, ROLLOUTS = 12, FENCES = 25 /* a rollout */ };
 static const char question[] = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 static char echo[300]; /* as long as the reply of /healthz */
 static size_t echo_n;
@@ -148,7 +148,7 @@ static pid_t start(const char *program, const char *state, int *port)
     if (!pid) {
         dup2(fd[1], 2);
         close(fd[0]);
-        execl(program, program, "--listen", "127.0.0.1:0", "--state", state, (char *)NULL);
+        execl(program, program, "--listen", "127.0.0.1:0", "--state", state, "--set", "http.max_connections_per_client=128", (char *)NULL);
         _exit(127);
     }
     close(fd[1]);
@@ -161,29 +161,106 @@ static pid_t start(const char *program, const char *state, int *port)
     return pid; /* f stays open: the program goes on writing to it */
 }
 
-/* The service's own figure: microseconds from a rollback's arrival to its fence. Best of several rollouts. */
-static double fence(int port)
+/* ---------------------------------------------------------------- under load */
+
+struct load {
+    int port, n;
+    _Atomic bool *stop;
+    _Atomic long *tokens;
+};
+
+static void *load_main(void *arg)
+{
+    enum { TOKENS = 256 };
+    struct load *l = arg;
+    static _Thread_local char reply[REPLY];
+    char body[256], request[512];
+    snprintf(body, sizeof body, "{\"prompt\":\"The river ran over the stones\",\"max_tokens\":%d,\"ignore_eos\":true,\"kvasir\":{\"contract\":\"approximate\",\"session\":\"load-%d\"}}", TOKENS, l->n);
+    snprintf(request, sizeof request, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    int fd = dial(l->port);
+    while (!*l->stop && ask(fd, request, reply) && !strncmp(reply + 9, "200", 3)) *l->tokens += TOKENS;
+    if (!*l->stop) fprintf(stderr, "http: a completion under load: %.60s\n", reply);
+    close(fd);
+    return NULL;
+}
+
+/* Sorted latencies of what both consoles ask for, one after the other. False when something is not answered 200. */
+static bool looks(int port, double us[LOOKS])
+{
+    static const char *const routes[] = {"/api/v1/status", "/api/v1/rollouts", "/api/v1/receipts?limit=50", "/api/v1/sessions", "/metrics", "/"};
+    static char reply[REPLY];
+    char request[256];
+    bool ok = true;
+    int fd = dial(port);
+    for (int i = 0; ok && i < LOOKS; i++) {
+        snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", routes[i % (sizeof routes / sizeof *routes)]);
+        double begun = now_us();
+        ok = ask(fd, request, reply) && !strncmp(reply + 9, "200", 3);
+        us[i] = now_us() - begun;
+        if (!ok) fprintf(stderr, "http: %s under load: %.60s\n", request, reply);
+    }
+    close(fd);
+    qsort(us, LOOKS, sizeof *us, compare);
+    return ok;
+}
+
+/* Sorted microseconds from a rollback's arrival to its fence, as the service says it: the first of each rollout ends it, the others meet the engine anywhere. */
+static bool fences(int port, double us[ROLLOUTS * FENCES])
 {
     static char reply[REPLY];
     static const char body[] = "{\"name\":\"bench\",\"pipeline\":\"layerwise\",\"steps\":[{\"stage\":\"SHADOW\",\"min_seconds\":60},{\"stage\":\"CANARY\",\"fraction\":0.1},"
                                "{\"stage\":\"RAMP\",\"fraction\":0.5},{\"stage\":\"FULL\"}]}";
+    const struct timespec moment = {0, 50000000};
     char request[1024], id[32];
-    double best = -1;
-    for (int i = 0; i < 5; i++) {
-        int fd = dial(port);
-        snprintf(request, sizeof request, "POST /api/v1/rollouts HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", sizeof body - 1, body);
-        char *at = ask(fd, request, reply) ? strstr(reply, "\"id\":\"r_") : NULL;
-        if (at && sscanf(at, "\"id\":\"%31[^\"]\"", id) == 1) {
+    bool ok = true;
+    int fd = dial(port);
+    for (int i = 0; ok && i < ROLLOUTS * FENCES; i++) {
+        if (i % FENCES == 0) {
+            snprintf(request, sizeof request, "POST /api/v1/rollouts HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", sizeof body - 1, body);
+            char *at = NULL;
+            for (int tries = 0; tries < 200 && !at; tries++) { /* the tick re-arms the baseline first */
+                at = ask(fd, request, reply) ? strstr(reply, "\"id\":\"r_") : NULL;
+                if (!at) nanosleep(&moment, NULL);
+            }
+            ok = at && sscanf(at, "\"id\":\"%31[^\"]\"", id) == 1;
+            if (!ok) break;
             snprintf(request, sizeof request, "POST /api/v1/rollouts/%s/rollback HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", id);
-            at = ask(fd, request, reply) ? strstr(reply, "\"fence_us\":") : NULL;
-            double us = at ? strtod(at + 11, NULL) : -1;
-            if (us >= 0 && (best < 0 || us < best)) best = us;
         }
-        close(fd);
-        const struct timespec settle = {0, 500000000}; /* the baseline is re-armed by the next tick */
-        nanosleep(&settle, NULL);
+        char *at = ask(fd, request, reply) ? strstr(reply, "\"fence_us\":") : NULL;
+        ok = at != NULL;
+        if (ok) us[i] = strtod(at + 11, NULL);
     }
-    return best;
+    if (!ok) fprintf(stderr, "http: a rollback under load: %.300s\n", reply);
+    close(fd);
+    qsort(us, ROLLOUTS * FENCES, sizeof *us, compare);
+    return ok;
+}
+
+static bool loaded(int port)
+{
+    static struct load load[LOAD];
+    pthread_t t[LOAD];
+    _Atomic bool stop = false;
+    _Atomic long tokens = 0;
+    static double look[LOOKS], us[ROLLOUTS * FENCES];
+    for (int i = 0; i < LOAD; i++) {
+        load[i] = (struct load){port, i, &stop, &tokens};
+        pthread_create(&t[i], NULL, load_main, &load[i]);
+    }
+    while (!tokens) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    double begun = now_us();
+    long before = tokens;
+    bool ok = looks(port, look) && fences(port, us);
+    double rate = (double)(tokens - before) / (now_us() - begun) * 1e6;
+    stop = true;
+    for (int i = 0; i < LOAD; i++) pthread_join(t[i], NULL);
+    if (!ok) return false;
+    figure("loaded/decode", rate, "tokens/s", 0, 0);
+    figure("loaded/operator/p50", look[LOOKS / 2], "us", 0, 0);
+    figure("loaded/operator/p99", look[LOOKS * 99 / 100], "us", 0, 0);
+    figure("loaded/fence/p50", us[ROLLOUTS * FENCES / 2], "us", 0, 0);
+    figure("rollback/fence", us[ROLLOUTS * FENCES * 99 / 100], "us", 0, 0);
+    return true;
 }
 
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *where)
@@ -221,11 +298,10 @@ int main(int argc, char **argv)
     figure("http/p50", http[p50], "us", floor[p50], floor[p50] / http[p50]);
     figure("http/p99", http[p99], "us", floor[p99], floor[p99] / http[p99]);
     figure("http/rate", rate, "requests/s", floor_rate, rate / floor_rate);
-    double us = fence(port);
-    if (us >= 0) figure("rollback/fence", us, "us", 0, 0);
+    bool ok = loaded(port);
     kill(pid, SIGTERM);
     int status;
     waitpid(pid, &status, 0);
     nftw(state, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-    return us >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return ok && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -125,6 +125,8 @@ static void publish(struct kv_engine *e, enum kv_finish *finish, bool *committed
         finish[i] = committed[i] ? commit(e, &e->items[i]) : KV_RUNNING;
     }
     kv_publication_end(&e->publication);
+    for (int32_t i = 0; i < e->n_items; i++)
+        if (committed[i] && e->items[i].sample) kv_stream_wake(((struct kv_sequence *)e->items[i].owner)->stream);
 }
 
 /* ---------------------------------------------------------------- what the gate and the placement did */

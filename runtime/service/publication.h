@@ -20,7 +20,7 @@
 
 struct kv_publication {
     _Atomic uint64_t word; /* latch bit | epoch */
-    _Atomic uint32_t busy;
+    _Atomic uint32_t busy, waiting; /* waiting: fences asleep until busy is 0 */
 };
 
 static inline uint64_t kv_publication_word(const struct kv_publication *p)

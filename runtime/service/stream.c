@@ -51,7 +51,7 @@ void kv_stream_unref(struct kv_stream *s)
 
 /* ---------------------------------------------------------------- decode thread */
 
-static void wake_reader(struct kv_stream *s)
+void kv_stream_wake(struct kv_stream *s)
 {
     atomic_fetch_add(&s->event, 1);
     if (atomic_load(&s->waiting)) kv_futex_wake(&s->event);
@@ -69,14 +69,13 @@ void kv_stream_publish(struct kv_stream *s)
 {
     atomic_fetch_add(&s->backlog->unsent, 1);
     atomic_fetch_add(&s->n_published, 1);
-    wake_reader(s);
 }
 
 void kv_stream_finish(struct kv_stream *s, const struct kv_request_stats *stats)
 {
     s->stats = *stats;
     atomic_store(&s->finish, (int32_t)stats->finish);
-    wake_reader(s);
+    kv_stream_wake(s);
 }
 
 /* ---------------------------------------------------------------- reader */

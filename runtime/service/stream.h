@@ -51,6 +51,8 @@ void kv_stream_unref(struct kv_stream *s);
 /* Decode thread. The next free entry and its top ids, to be filled before kv_stream_publish makes it visible. */
 struct kv_log_entry *kv_stream_next(struct kv_stream *s, struct kv_log_top **top);
 void kv_stream_publish(struct kv_stream *s);
+/* Tells a waiting reader. Apart, because a woken reader may take the publisher's core, and a rollback waits for a publication. */
+void kv_stream_wake(struct kv_stream *s);
 void kv_stream_finish(struct kv_stream *s, const struct kv_request_stats *stats);
 
 #endif

@@ -113,6 +113,7 @@ static void *writer(void *arg)
         *e = (struct kv_log_entry){.token = i, .n_text = 1, .n_top = 1, .text = {(char)('a' + i % 26)}};
         top[0] = (struct kv_log_top){i + 1, 0.5f};
         kv_stream_publish(s);
+        kv_stream_wake(s);
     }
     struct kv_log_top *top;
     if (kv_stream_next(s, &top)) return s; /* full: nothing more fits */
@@ -158,6 +159,7 @@ START_TEST(unread_tokens_are_counted_until_the_reader_leaves)
     for (int i = 0; i < 3; i++) {
         *kv_stream_next(s, &top) = (struct kv_log_entry){.token = i};
         kv_stream_publish(s);
+        kv_stream_wake(s);
     }
     struct kv_chunk c;
     int32_t got;
