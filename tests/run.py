@@ -55,7 +55,7 @@ def soak(tally, build, env, only, watch_s):
     """The long forms: suites and cases whose length follows the environment. Both consoles are watched while the rest runs, one after the other."""
     unit_tests, integration = os.path.join(build, "tests", "unit", "unit"), os.path.join(ROOT, "tests", "integration")
     unittest, node = [sys.executable, "-m", "unittest", "-v"], ["node", "--test", "--test-reporter=tap"]
-    rest = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}) for suite in ("directory", "disk_death", "schedules", "crash", "rollback_race")}
+    rest = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}) for suite in ("directory_random", "disk_death", "schedules", "crash", "rollback_race")}
     rest |= {"wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}),
              "overload": ([*unittest, "test_overload"], {"KVASIR_OVERLOAD_S": "60"})}
     watched = {"console": ([*unittest, "tests.console.test_console.SoakTest"], {"KVASIR_SOAK_S": str(watch_s)}),

@@ -28,6 +28,14 @@ static bool idle(const struct kv_engine *e)
     return e->n_live == 0 && e->queue_n == 0 && !e->turn_event && !atomic_load(&e->stopping) && !kv_pauses_busy(e);
 }
 
+struct timespec kv_engine_time_in(int64_t us)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t ns = t.tv_nsec + us % 1000000 * 1000;
+    return (struct timespec){.tv_sec = t.tv_sec + us / 1000000 + ns / 1000000000, .tv_nsec = ns % 1000000000};
+}
+
 /* The engine's lock is held. us < 0: until something happens. */
 static void wait_for(struct kv_engine *e, int64_t us)
 {
@@ -35,11 +43,7 @@ static void wait_for(struct kv_engine *e, int64_t us)
         pthread_cond_wait(&e->wake, &e->lock);
         return;
     }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + us % 1000000 * 1000;
-    until.tv_sec += us / 1000000 + ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
+    struct timespec until = kv_engine_time_in(us);
     pthread_cond_timedwait(&e->wake, &e->lock, &until);
 }
 
@@ -185,7 +189,11 @@ enum kv_status kv_engine_create(struct kv_model *m, const struct kv_engine_confi
     kv_fallback_source_table(&e->gate.table);
     e->gate.max_omitted_mass = DEFAULT_OMITTED_MASS;
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->wake, NULL);
+    pthread_condattr_t monotonic; /* a wall clock that is set must not lengthen a wait */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     s = create_parts(e, err);
     if (s == KV_OK) kv_engine_rates(e, &e->stats.rates);
     if (s == KV_OK) s = start_thread(e, err);
@@ -202,11 +210,7 @@ static bool busy(const struct kv_engine *e)
 void kv_engine_drain(struct kv_engine *e, int32_t timeout_ms)
 {
     atomic_store(&e->draining, true);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + (int64_t)timeout_ms % 1000 * 1000000;
-    until.tv_sec += timeout_ms / 1000 + ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
+    struct timespec until = kv_engine_time_in((int64_t)timeout_ms * 1000);
     pthread_mutex_lock(&e->lock);
     while (busy(e) && pthread_cond_timedwait(&e->wake, &e->lock, &until) == 0) continue;
     pthread_mutex_unlock(&e->lock);

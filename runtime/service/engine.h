@@ -17,6 +17,7 @@
 #include "runtime/service/turns.h"
 
 #include <pthread.h>
+#include <time.h>
 
 enum { KV_SAMPLE_RING = 8192, KV_WORK_SEEN = 32,
        /* Receipts that an iteration may make of one sequence, and of requests that end in the queue: half the waiting room is for them. */
@@ -139,6 +140,7 @@ struct kv_engine {
 };
 
 int64_t kv_engine_now_us(void); /* CLOCK_MONOTONIC */
+struct timespec kv_engine_time_in(int64_t us); /* for waits on `wake` */
 
 /* scheduler.c */
 void kv_scheduler_begin(struct kv_engine *e);        /* word, assignment, queue, cancellations, deadlines, admissions */

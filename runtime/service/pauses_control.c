@@ -10,9 +10,7 @@ enum kv_status kv_engine_pause(struct kv_engine *e, const char *tenant, const ch
 {
     struct kv_pause_want w = {.tenant = tenant, .session = session, .action = action, .view = out};
     if ((unsigned)action >= KV_PAUSE_ACTIONS || !*session) return kv_fail(err, KV_BAD_ARGUMENT, "session", "a pause needs a session and one of the actions auto, preserve, swap and discard");
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PAUSE_TIMEOUT_S;
+    struct timespec until = kv_engine_time_in((int64_t)PAUSE_TIMEOUT_S * 1000000);
     pthread_mutex_lock(&e->lock);
     w.next = e->pauses->wants;
     e->pauses->wants = &w;

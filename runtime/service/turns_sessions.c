@@ -240,18 +240,21 @@ void kv_turns_arrived(struct kv_turns *t, const char *tenant, const char *sessio
 
 static int by_use(const void *a, const void *b)
 {
-    int64_t x = ((const struct kv_session_info *)a)->used_us, y = ((const struct kv_session_info *)b)->used_us;
+    int64_t x = (*(const struct session *const *)a)->used, y = (*(const struct session *const *)b)->used;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
 int32_t kv_turns_sessions(struct kv_turns *t, struct kv_session_info *out, int32_t cap)
 {
+    const struct session *known[KV_SESSIONS_MAX];
     int32_t n = 0;
     pthread_mutex_lock(&t->lock);
-    for (int32_t i = 0; i < KV_SESSIONS_MAX && n < cap; i++)
-        if (used(&t->session[i])) out[n++] = t->session[i].info;
+    for (int32_t i = 0; i < KV_SESSIONS_MAX; i++)
+        if (used(&t->session[i])) known[n++] = &t->session[i];
+    qsort(known, (size_t)n, sizeof known[0], by_use); /* not by the wall clock, which may have been set meanwhile */
+    if (n > cap) n = cap;
+    for (int32_t i = 0; i < n; i++) out[i] = known[i]->info;
     pthread_mutex_unlock(&t->lock);
-    qsort(out, (size_t)n, sizeof *out, by_use);
     return n;
 }
 
