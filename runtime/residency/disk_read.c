@@ -6,11 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 512 << 10, MAX_PIECES = 64 };
-
 struct opening { /* of one extent */
     struct scratch pages;
-    struct kv_extent_unsealing cipher; /* whoever is busy with it */
+    struct kv_extent_pieces cipher; /* whoever is busy with it */
     /* Under the group's lock. */
     uint64_t arrived; /* bit per piece: it is there, or will not come */
     int32_t next;     /* piece to open */
@@ -43,7 +41,7 @@ static enum kv_status open_piece(const struct read_group *g, int32_t n, uint64_t
         if (!kv_disk_header_whole(&h, e->offset, e->offset + e->span)) return KV_CHECKSUM_MISMATCH;
         if ((r = kv_extent_header(e->offset, e->bytes, &g->id[n], &want)) != KV_OK) return r;
         if (h.identity_bytes != want.identity_bytes || memcmp(h.identity, want.identity, sizeof h.identity)) return KV_IDENTITY_MISMATCH;
-        r = kv_extent_unseal_begin(g->d->key, g->d->segment[e->segment].id, g->id[n].tenant, &want, &x->cipher);
+        r = kv_extent_begin(g->d->key, g->d->segment[e->segment].id, g->id[n].tenant, &want, &x->cipher);
         from = PAGE;
     }
     if (r == KV_OK && from < end) r = kv_extent_unseal_piece(&x->cipher, x->pages.bytes + from, (to < end ? to : end) - from, (uint8_t *)g->dst[n] + from - PAGE);
@@ -74,7 +72,7 @@ static void open_arrived(struct read_group *g, int32_t n)
     kv_disk_give_scratch(g->d, x->pages);
     x->pages.bytes = NULL;
     if (x->status == KV_OK) return;
-    (void)kv_extent_unseal_end(&x->cipher, NULL);
+    kv_extent_give_up(&x->cipher);
     memset(g->dst[n], 0, g->bytes);
 }
 
@@ -106,9 +104,7 @@ void kv_disk_read_group(void *ctx, int32_t n, const struct kv_block *b, const st
 {
     struct disk *d = ctx;
     struct read_group g = {.d = d, .b = b, .id = id, .dst = dst, .bytes = bytes, .span = kv_disk_span(bytes), .faults = kv_faults_here()};
-    uint64_t pieces = g.span / PIECE;
-    g.pieces = pieces < 1 ? 1 : pieces > MAX_PIECES ? MAX_PIECES : (int32_t)pieces;
-    g.piece_bytes = kv_disk_pages(g.span / (uint64_t)g.pieces);
+    g.pieces = kv_disk_pieces(d, n, g.span, &g.piece_bytes);
     g.open = calloc((size_t)n, sizeof *g.open);
     if (!g.open) {
         for (int32_t i = 0; i < n; i++) each[i] = KV_OUT_OF_MEMORY;

@@ -67,7 +67,7 @@ enum kv_status kv_extent_unseal(gnutls_aead_cipher_hd_t cipher, const struct kv_
     return KV_CHECKSUM_MISMATCH;
 }
 
-enum kv_status kv_extent_unseal_begin(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, const struct kv_extent_header *h, struct kv_extent_unsealing *out)
+enum kv_status kv_extent_begin(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, const struct kv_extent_header *h, struct kv_extent_pieces *out)
 {
     struct kv_extent_header aad = associated(h);
     uint8_t key[32], nonce[12];
@@ -80,17 +80,31 @@ enum kv_status kv_extent_unseal_begin(const uint8_t master[32], const uint8_t sa
     return begun && gnutls_cipher_add_auth(out->cipher, &aad, sizeof aad) == 0 ? KV_OK : KV_INTERNAL;
 }
 
-enum kv_status kv_extent_unseal_piece(struct kv_extent_unsealing *u, const uint8_t *sealed, size_t n, uint8_t *dst)
+enum kv_status kv_extent_seal_piece(struct kv_extent_pieces *x, const uint8_t *payload, size_t n, uint8_t *out)
 {
-    return n == 0 || gnutls_cipher_decrypt2(u->cipher, sealed, n, dst, n) == 0 ? KV_OK : KV_INTERNAL;
+    return gnutls_cipher_encrypt2(x->cipher, payload, n, out, n) == 0 ? KV_OK : KV_INTERNAL;
 }
 
-enum kv_status kv_extent_unseal_end(struct kv_extent_unsealing *u, const uint8_t tag[KV_EXTENT_TAG])
+enum kv_status kv_extent_unseal_piece(struct kv_extent_pieces *x, const uint8_t *sealed, size_t n, uint8_t *dst)
+{
+    return gnutls_cipher_decrypt2(x->cipher, sealed, n, dst, n) == 0 ? KV_OK : KV_INTERNAL;
+}
+
+void kv_extent_give_up(struct kv_extent_pieces *x)
+{
+    if (x->cipher) gnutls_cipher_deinit(x->cipher);
+    x->cipher = NULL;
+}
+
+enum kv_status kv_extent_seal_end(struct kv_extent_pieces *x, uint8_t tag[KV_EXTENT_TAG])
+{
+    int e = gnutls_cipher_tag(x->cipher, tag, KV_EXTENT_TAG);
+    kv_extent_give_up(x);
+    return e ? KV_INTERNAL : KV_OK;
+}
+
+enum kv_status kv_extent_unseal_end(struct kv_extent_pieces *x, const uint8_t tag[KV_EXTENT_TAG])
 {
     uint8_t computed[KV_EXTENT_TAG];
-    if (!u->cipher) return KV_INTERNAL;
-    bool same = tag && gnutls_cipher_tag(u->cipher, computed, sizeof computed) == 0 && gnutls_memcmp(computed, tag, sizeof computed) == 0;
-    gnutls_cipher_deinit(u->cipher);
-    u->cipher = NULL;
-    return same ? KV_OK : KV_CHECKSUM_MISMATCH;
+    return kv_extent_seal_end(x, computed) == KV_OK && gnutls_memcmp(computed, tag, sizeof computed) == 0 ? KV_OK : KV_CHECKSUM_MISMATCH;
 }

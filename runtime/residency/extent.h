@@ -27,12 +27,15 @@ enum kv_status kv_extent_seal(gnutls_aead_cipher_hd_t cipher, const struct kv_ex
 /* dst is zeroed unless OK; CHECKSUM_MISMATCH for whatever is not what was sealed under this header. */
 enum kv_status kv_extent_unseal(gnutls_aead_cipher_hd_t cipher, const struct kv_extent_header *h, const uint8_t *sealed, void *dst);
 
-/* Unsealing while the bytes still come, in order, every piece but the last a multiple of 16 bytes. What lies in dst may be used once end has said OK. */
-struct kv_extent_unsealing {
+/* The same bits piece by piece, so that the others are on their way meanwhile: in order, every piece but the last a multiple of 16 bytes. */
+struct kv_extent_pieces {
     gnutls_cipher_hd_t cipher; /* NULL: not begun */
 };
-enum kv_status kv_extent_unseal_begin(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, const struct kv_extent_header *h, struct kv_extent_unsealing *out);
-enum kv_status kv_extent_unseal_piece(struct kv_extent_unsealing *u, const uint8_t *sealed, size_t n, uint8_t *dst);
-enum kv_status kv_extent_unseal_end(struct kv_extent_unsealing *u, const uint8_t tag[KV_EXTENT_TAG]); /* tag NULL: given up */
+enum kv_status kv_extent_begin(const uint8_t master[32], const uint8_t salt[KV_EXTENT_SALT], const char *tenant, const struct kv_extent_header *h, struct kv_extent_pieces *out);
+enum kv_status kv_extent_seal_piece(struct kv_extent_pieces *x, const uint8_t *payload, size_t n, uint8_t *out);
+enum kv_status kv_extent_seal_end(struct kv_extent_pieces *x, uint8_t tag[KV_EXTENT_TAG]);
+enum kv_status kv_extent_unseal_piece(struct kv_extent_pieces *x, const uint8_t *sealed, size_t n, uint8_t *dst);
+enum kv_status kv_extent_unseal_end(struct kv_extent_pieces *x, const uint8_t tag[KV_EXTENT_TAG]); /* before it said OK nothing in dst may be used */
+void kv_extent_give_up(struct kv_extent_pieces *x);
 
 #endif
