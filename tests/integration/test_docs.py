@@ -31,6 +31,13 @@ class DocsTest(unittest.TestCase):
             p = subprocess.run(["bash", "-e", "-x", "-o", "pipefail", "-c", script], cwd=support.ROOT, env=env, capture_output=True, text=True, timeout=240)
             self.assertEqual(p.returncode, 0, f"{os.path.relpath(path, support.ROOT)}:\n{p.stdout[-1500:]}\n{p.stderr[-3000:]}")
 
+    def test_commands_run_or_say_that_they_do_not(self):
+        for page in PAGES:
+            with open(page, encoding="utf-8") as f:
+                for language, body in re.findall(r"^```(\w*)\n(.*?)^```", f.read(), re.M | re.S):
+                    if re.search(r"^(kvasird?|curl|make) ", body, re.M):
+                        self.assertIn(language, ("sh", "text"), f"{page}: {body[:80]}")
+
     def test_links_lead_to_files(self):
         for page in PAGES:
             with open(page, encoding="utf-8") as f:
