@@ -173,8 +173,9 @@ static void record_decision(struct kv_control *c, const struct kv_release_questi
     snprintf(d.reason, sizeof d.reason, "%.150s", st == KV_OK ? a->reason : err->message);
     char key[64];
     snprintf(key, sizeof key, "%.20s %.30s", d.action, kv_status_name(st));
-    if (!strcmp(key, c->last_decision)) return;
-    if (st != KV_OK) count_fault(c, KV_POLICY_RELEASE);
+    bool again = !strcmp(key, c->last_decision);
+    if (st != KV_OK) (again ? blame : count_fault)(c, KV_POLICY_RELEASE); /* told once, counted every time */
+    if (again) return;
     char *input = kv_replay_question(q);
     d.input = input;
     if (kv_store_put_decision(c->store, &d, NULL) == KV_OK) snprintf(c->last_decision, sizeof c->last_decision, "%s", key);

@@ -287,7 +287,7 @@ START_TEST(policies_change_and_faults_hold)
     static const char late[] = "return {api=1,name='late',release=function(s, g, h) if h.seconds_in_step > 1000 then while true do end end return {action='HOLD'} end}";
     ck_assert_int_eq(kv_control_activate(control, KV_POLICY_RELEASE, late, sizeof late - 1, "operator:x", &err), KV_OK);
     now_us += 2000000000LL;
-    run(3, 0.01, true, 1);
+    for (int i = 0; i < 2; i++) kv_control_tick(control); /* a third fault would bring the version before it back */
     ck_assert_int_eq(view(id)->r.stage, KV_STAGE_OFF); /* a stopped policy holds */
     kv_control_policies(control, p);
     ck_assert_uint_gt(p[KV_POLICY_RELEASE].faults, 0);

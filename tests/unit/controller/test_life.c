@@ -223,6 +223,29 @@ START_TEST(repeated_faults_bring_the_previous_version_back)
 }
 END_TEST
 
+/* Its answer is the same fault at every tick, which is recorded once: that must not hide how often it fails. */
+START_TEST(a_release_policy_that_only_fails_while_a_rollout_is_live_is_not_kept)
+{
+    static const char late[] = "return { api = 1, name = \"late\", release = function(stage, gates, history)\n"
+                               "  if #history.transitions > 0 then error(\"boom\") end\n  return { action = \"ADVANCE\", reason = \"start\" } end }\n";
+    struct kv_rollout_request q = {.name = "candidate", .pipeline = "quest", .contract = KV_APPROXIMATE};
+    struct kv_error err = {0};
+    char before[65], now[65];
+    uint64_t id;
+    active(KV_POLICY_RELEASE, before);
+    struct kv_policy_version v = submit(KV_POLICY_RELEASE, late, "operator:a");
+    lead_to_active(KV_POLICY_RELEASE, v.version, "operator:a", "operator:a");
+    kv_params_default(kv_pipeline_find("quest"), &q.params);
+    ck_assert_int_eq(kv_control_create_rollout(control, &q, "operator:a", &id, &err), KV_OK);
+    kv_control_tick(control); /* OFF to SHADOW: no transition was there yet */
+    active(KV_POLICY_RELEASE, now);
+    ck_assert_str_eq(now, v.version);
+    for (int i = 0; i < 4; i++) kv_control_tick(control);
+    active(KV_POLICY_RELEASE, now);
+    ck_assert_str_eq(now, before);
+}
+END_TEST
+
 START_TEST(traffic_needs_a_second_pair_of_eyes)
 {
     struct kv_error err = {0};
@@ -294,6 +317,7 @@ Suite *suite_life(void)
     tcase_add_test(t, nobody_approves_what_is_their_own);
     tcase_add_test(t, a_replay_names_what_would_change);
     tcase_add_test(t, repeated_faults_bring_the_previous_version_back);
+    tcase_add_test(t, a_release_policy_that_only_fails_while_a_rollout_is_live_is_not_kept);
     tcase_add_test(t, traffic_needs_a_second_pair_of_eyes);
     tcase_add_test(t, tokens_are_kept_as_hashes_and_revoked);
     suite_add_tcase(s, t);
