@@ -1,6 +1,7 @@
 /* trace_record.c — see trace_record.h. */
 #include "controller/trace_record.h"
 
+#include "controller/events.h"
 #include "runtime/identity/identity.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@ enum { BLOCK_TOKENS = 64 };
 struct kv_trace_record {
     pthread_mutex_t lock;
     FILE *file;
+    uint64_t lost; /* arrivals that could not be written */
     int64_t began_us; /* of the first arrival */
 };
 
@@ -21,7 +23,7 @@ enum kv_status kv_trace_record_open(const char *path, struct kv_trace_record **o
 {
     *out = calloc(1, sizeof **out);
     if (!*out) return kv_fail(err, KV_OUT_OF_MEMORY, "trace.path", "no memory for the trace");
-    (*out)->file = fopen(path, "a");
+    (*out)->file = fopen(path, "ae");
     if (!(*out)->file) {
         free(*out);
         *out = NULL;
@@ -66,6 +68,8 @@ void kv_trace_record_add(struct kv_trace_record *t, int64_t at_us, const char *t
         fprintf(t->file, "%s%llu", b ? "," : "", (unsigned long long)block_id(tenant, &prefix));
     }
     fputs("]}\n", t->file);
-    fflush(t->file);
+    bool lost = fflush(t->file) || ferror(t->file);
+    clearerr(t->file);
+    if (lost && t->lost++ % 1000 == 0) kv_events_log(KV_LOG_WARN, "trace.path: an arrival could not be written: %s; %llu were lost", strerror(errno), (unsigned long long)t->lost);
     pthread_mutex_unlock(&t->lock);
 }

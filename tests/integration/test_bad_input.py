@@ -118,6 +118,11 @@ class Start(unittest.TestCase):
 
 
 class FullDisk(unittest.TestCase):
+    def test_a_trace_that_cannot_be_written_is_said_so(self):
+        with Daemon("--set", "trace.path=/dev/full") as d:
+            d.complete("The", max_tokens=2)
+            d.wait_line(r"trace\.path: an arrival could not be written: No space left on device; 1 were lost", timeout=10)
+
     def test_a_disk_that_fills_while_serving_never_loses_a_receipt_silently(self):
         """The database may not grow past 400 KiB: receipts queue, the health says so, exact answers go on or are refused with a reason."""
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400 * 1024, 400 * 1024))
