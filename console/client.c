@@ -147,3 +147,9 @@ int kv_client_do(const struct kv_cli *cli, const char *method, const char *path,
     else json_decref(r.body);
     return status;
 }
+
+void kv_client_bad_file(const char *file, const json_error_t *why)
+{
+    if (json_error_code(why) == json_error_cannot_open_file) fprintf(stderr, "kvasir: FILE_UNREADABLE: %s\n", why->text);
+    else fprintf(stderr, "kvasir: BAD_JSON: %s line %d: %s\n", file, why->line, why->text);
+}

@@ -41,5 +41,7 @@ int kv_client_call(const struct kv_cli *cli, const char *method, const char *pat
 /* The same, printing the error on stderr when it was refused or unreachable. */
 int kv_client_do(const struct kv_cli *cli, const char *method, const char *path, const json_t *body, const char *if_match,
                  json_t **out);
+/* Why a JSON file of the operator's was not read, on stderr. */
+void kv_client_bad_file(const char *file, const json_error_t *why);
 
 #endif

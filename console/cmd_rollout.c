@@ -75,7 +75,7 @@ static int read_manifest(const char *file, json_t **out)
     json_error_t why;
     *out = json_load_file(file, JSON_REJECT_DUPLICATES, &why);
     if (*out) return KV_EXIT_DONE;
-    fprintf(stderr, "kvasir: BAD_JSON: %s line %d: %s\n", file, why.line, why.text);
+    kv_client_bad_file(file, &why);
     return KV_EXIT_REFUSED;
 }
 

@@ -60,7 +60,7 @@ static int read_gates(const char *file, json_t **out)
     json_error_t why;
     json_t *v = json_load_file(file, JSON_REJECT_DUPLICATES, &why), *gates = json_is_object(v) ? json_object_get(v, "gates") : v;
     if (json_is_array(gates)) *out = json_incref(gates);
-    else if (!v) fprintf(stderr, "kvasir: BAD_JSON: %s line %d: %s\n", file, why.line, why.text);
+    else if (!v) kv_client_bad_file(file, &why);
     else fprintf(stderr, "kvasir: BAD_ARGUMENT: %s holds no list of gates\n", file);
     json_decref(v);
     return *out ? KV_EXIT_DONE : KV_EXIT_REFUSED;

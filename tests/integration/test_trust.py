@@ -171,6 +171,11 @@ class Local(unittest.TestCase):
         self.assertEqual(some["receipts"], [])
         self.assertEqual(self.d.get("/api/v1/receipts?since=yesterday")[0], 400)
 
+    def test_a_manifest_that_is_not_there_is_no_bad_json(self):
+        for command in (("rollout", "apply", "-f"), ("rollout", "create", "-f")):
+            status, _, err = kvasir(*command, "/nonexistent/m.json", url=self.d.url)
+            self.assertEqual((status, err.split(": ")[1]), (1, "FILE_UNREADABLE"), err)
+
     def test_apply_shows_what_differs(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
             json.dump(QUEST, f)
