@@ -406,6 +406,7 @@ static json_t *rates_json(const struct kv_engine_stats *s, bool emulated)
     set_measured(o, "d2h_bytes_per_s", r->d2h_bytes_per_s);
     set_measured(o, "disk_read_bytes_per_s", r->disk_read_bytes_per_s);
     set_measured(o, "disk_write_bytes_per_s", r->disk_write_bytes_per_s);
+    set_measured(o, "swap_bytes_per_iteration", (double)r->swap_bytes_per_iteration);
     json_object_set_new(o, "link_emulated", json_boolean(emulated));
     return o;
 }

@@ -28,7 +28,8 @@ static int draw_rates(struct kv_grid *g, int row, const json_t *rates)
         const char *name, *field;
         double unit;
     } shown[] = {{"prefill tokens/s", "prefill_tokens_per_s", 1}, {"decode tokens/s", "decode_tokens_per_s", 1}, {"h2d MB/s", "h2d_bytes_per_s", 1e6}, {"d2h MB/s", "d2h_bytes_per_s", 1e6},
-                 {"disk read MB/s", "disk_read_bytes_per_s", 1e6}, {"disk write MB/s", "disk_write_bytes_per_s", 1e6}};
+                 {"disk read MB/s", "disk_read_bytes_per_s", 1e6}, {"disk write MB/s", "disk_write_bytes_per_s", 1e6},
+                 {"swap KB/iteration", "swap_bytes_per_iteration", 1e3}};
     char number[32];
     int c = 1;
     if (!rates || row >= g->rows - 1) return row;

@@ -41,6 +41,7 @@ void kv_engine_rates(struct kv_engine *e, struct kv_rates *out)
                              .decode_tokens_per_s = e->decode_step_us > 0 ? 1e6 * e->decode_items / e->decode_step_us : 0, .decode_step_us = e->decode_step_us,
                              .h2d_bytes_per_s = e->h2d_us_per_byte > 0 ? 1e6 / e->h2d_us_per_byte : copy, .d2h_bytes_per_s = copy,
                              .disk_read_bytes_per_s = e->stats.turns.restore_bytes_per_second, .disk_write_bytes_per_s = e->stats.turns.save_bytes_per_second,
-                             .h2d_promised = e->h2d_promised, .d2h_promised = e->d2h_promised, .waiting_prompt_tokens = e->queued_tokens};
+                             .h2d_promised = e->h2d_promised, .d2h_promised = e->d2h_promised, .waiting_prompt_tokens = e->queued_tokens,
+                             .swap_bytes_per_iteration = kv_pauses_cap_bytes(e)};
     for (int32_t i = 0; i < e->n_live; i++) out->live_tokens_left += e->live[i]->max_tokens - (e->live[i]->n_tokens - e->live[i]->n_prompt);
 }

@@ -234,7 +234,7 @@ static double share_us(const struct kv_engine *e)
 
 uint64_t kv_pauses_cap_bytes(const struct kv_engine *e)
 {
-    return (uint64_t)(share_us(e) * e->pauses->bytes_per_s / 1e6);
+    return e->pauses ? (uint64_t)(share_us(e) * e->pauses->bytes_per_s / 1e6) : 0;
 }
 
 /* Others run, and would wait for the huge page of the next slab: there is a thread that makes it. What it has no time for is written all the same, after a while. */

@@ -200,7 +200,7 @@ class InOneProcess(Pauses, unittest.TestCase):
         for x in c["credits"]:
             self.assertEqual(x["free"], x["total"] - x["used"])
         self.assertEqual(c["stale"], 0)
-        for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_step_us", "h2d_bytes_per_s", "d2h_bytes_per_s"):
+        for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_step_us", "h2d_bytes_per_s", "d2h_bytes_per_s", "swap_bytes_per_iteration"):
             self.assertGreater(c["rates"][name], 0, name)
             self.assertLess(c["rates"][name], 1e12, name)
         self.assertEqual((c["rates"]["disk_write_bytes_per_s"], c["rates"]["link_emulated"]), (None, False))

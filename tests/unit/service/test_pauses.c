@@ -1,6 +1,6 @@
 /* test_pauses.c — waste and joint decisions, results exactly once, and requests of the engine that pause, move, go on, and lose no bit by it. */
-#include "runtime/service/engine.h"
-#include "runtime/service/interruption.h"
+#include "runtime/residency/disk.h"
+#include "runtime/service/pauses_internal.h"
 #include "tests/unit/service/engine_runs.h"
 
 #include <check.h>
@@ -257,6 +257,101 @@ START_TEST(rows_changed_while_out_are_computed_again)
 }
 END_TEST
 
+/* ---------------------------------------------------------------- what an iteration moves */
+
+static struct {
+    uint64_t moved_bytes, iterations, slab_bytes;
+    _Atomic bool over;
+} watched;
+
+/* Decode thread, once an iteration: a mate that decodes in each. */
+static void watch_cap(struct run *r, int32_t position)
+{
+    (void)position;
+    const struct kv_pauses *ps = ((struct kv_engine *)r->ctx)->pauses;
+    uint64_t most = ps->cap_bytes > watched.slab_bytes ? ps->cap_bytes : watched.slab_bytes;
+    if (ps->n == 0 || !kv_paused_moves(ps->list[0])) return;
+    watched.iterations++;
+    watched.moved_bytes += ps->moved_bytes;
+    if (ps->moved_bytes > most) atomic_store(&watched.over, true);
+}
+
+/* Out in parts no larger than the cap, and back so too; or called back on the way out, when nothing is copied twice. */
+START_TEST(a_movement_keeps_to_its_cap)
+{
+    struct run *r = calloc(3, sizeof *r);
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.prefix_reuse = false;
+    struct kv_engine *e = make_engine(&c);
+    const struct kv_weights *w = kv_model_weights(demo_model());
+    memset(&watched, 0, sizeof watched);
+    watched.slab_bytes = kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head);
+    run_init(&r[0], 3, 20, RUN_MAX - 100);
+    r[0].at = watch_cap;
+    r[0].ctx = e;
+    run_begin(e, &r[0]);
+    run_read(&r[0], 2);
+    run_init(&r[1], 9, 900, STEPS);
+    r[1].request.observe = NULL;
+    r[1].request.tenant = "acme";
+    r[1].request.session = "s-1";
+    struct kv_pause_view v;
+    pause_after(e, &r[1], 5, KV_PAUSE_SWAP, &v);
+    ck_assert_int_eq(v.state, KV_SESSION_SWAPPING_OUT);
+    while (!_i && v.state != KV_SESSION_PAUSED_HOST) ck_assert_int_eq(kv_engine_paused(e, v.request, &v), KV_OK);
+    static int32_t all[RUN_MAX];
+    struct kv_request q;
+    continue_run(e, &r[1], &v, all, &q);
+    kv_stream_close(r[1].stream);
+    r[2].request = q;
+    run_begin(e, &r[2]);
+    run_read(&r[2], 1);
+    ck_assert_int_eq(kv_engine_paused(e, v.request, &v), KV_NOT_FOUND);
+    kv_stream_cancel(r[2].stream);
+    kv_stream_cancel(r[0].stream);
+    run_end(&r[2]);
+    run_end(&r[0]);
+    kv_engine_destroy(e);
+    uint64_t session = watched.slab_bytes * (uint64_t)w->n_layers * (uint64_t)((v.rows + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS);
+    ck_assert(!atomic_load(&watched.over));
+    ck_assert_uint_gt(watched.iterations, 1);
+    ck_assert_uint_le(watched.moved_bytes, _i ? session : 2 * session);
+    ck_assert_uint_gt(watched.moved_bytes, 0);
+    free(r);
+}
+END_TEST
+
+static struct {
+    struct kv_disk_io io;
+    pthread_t decode;
+    _Atomic int calls, on_decode;
+} disk;
+
+static void count_call(void)
+{
+    atomic_fetch_add(&disk.calls, 1);
+    if (pthread_equal(pthread_self(), disk.decode)) atomic_fetch_add(&disk.on_decode, 1);
+}
+
+static ssize_t counted_read(int fd, void *buf, size_t n, off_t at)
+{
+    count_call();
+    return kv_disk_io_system.pread(fd, buf, n, at);
+}
+
+static ssize_t counted_write(int fd, const void *buf, size_t n, off_t at)
+{
+    count_call();
+    return kv_disk_io_system.pwrite(fd, buf, n, at);
+}
+
+static int counted_sync(int fd)
+{
+    count_call();
+    return kv_disk_io_system.sync(fd);
+}
+
 /* To disk, and back in the same engine or in another one, as after a crash: nothing of the pause is left there but tokens and blocks. */
 START_TEST(rows_come_back_from_disk)
 {
@@ -273,7 +368,11 @@ START_TEST(rows_come_back_from_disk)
     c.disk_path = dir;
     c.disk_bytes = 64 << 20;
     c.disk_key[3] = 9;
+    disk.io = kv_disk_io_system;
+    disk.io.pread = counted_read, disk.io.pwrite = counted_write, disk.io.sync = counted_sync;
+    c.disk_io = &disk.io;
     e = make_engine(&c);
+    disk.decode = e->thread;
     struct kv_pause_view v;
     prepare(&r[1], 1);
     pause_after(e, &r[1], 5, KV_PAUSE_SWAP, &v);
@@ -287,6 +386,7 @@ START_TEST(rows_come_back_from_disk)
     if (_i) {
         kv_engine_destroy(e);
         e = make_engine(&c);
+        disk.decode = e->thread;
     }
     r[2].request = q;
     run_all(e, &r[2]);
@@ -294,6 +394,8 @@ START_TEST(rows_come_back_from_disk)
     for (int32_t i = 0; i < r[2].n; i++) ck_assert_msg(r[2].ids[i] == r[0].ids[v.n_spoken + i], "token %d differs", i);
     ck_assert_int_eq(r[2].stats.n_reused, v.rows);
     kv_engine_destroy(e);
+    ck_assert_int_gt(atomic_load(&disk.calls), 2);
+    ck_assert_int_eq(atomic_load(&disk.on_decode), 0); /* the decode thread waits for no disk */
     snprintf(command, sizeof command, "rm -rf %s", dir);
     ck_assert_int_eq(system(command), 0);
     free(r);
@@ -446,6 +548,7 @@ Suite *suite_pauses(void)
     tcase_add_test(t, an_offer_is_applied_once_or_refused_by_name);
     tcase_add_loop_test(t, a_pause_changes_no_bit, 0, 8);
     tcase_add_test(t, rows_changed_while_out_are_computed_again);
+    tcase_add_loop_test(t, a_movement_keeps_to_its_cap, 0, 2);
     tcase_add_loop_test(t, rows_come_back_from_disk, 0, 2);
     tcase_add_test(t, a_pause_ages_in_an_idle_engine);
     tcase_add_test(t, a_prompt_in_work_is_not_paused);

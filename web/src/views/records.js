@@ -67,6 +67,7 @@ const creditsTable = (d) =>
       ['from the device', rate(d.rates.d2h_bytes_per_s, bytes, '/s')],
       ['disk read', rate(d.rates.disk_read_bytes_per_s, bytes, '/s')],
       ['disk write', rate(d.rates.disk_write_bytes_per_s, bytes, '/s')],
+      ['paused rows may move', rate(d.rates.swap_bytes_per_iteration, bytes, ' an iteration')],
       ['waiting', `${count(d.demand.waiting_requests, 'request')}, ${count(d.demand.waiting_prompt_tokens, 'prompt token')}`],
       ['live', `${count(d.demand.live_requests, 'request')}, ${count(d.demand.live_tokens_left, 'token')} to come`],
     ]),
