@@ -368,14 +368,7 @@ static void disk_tier(void)
         const struct movement *m = &movements[i];
         snprintf(label, sizeof label, "disk/%s", m->name);
         rate[i] = best_rate(us[i], DISK_PASSES, (double)EXTENT * PIECES);
-        if (!m->tier) {
-            line(label, rate[i], "GB/s", 0);
-            continue;
-        }
-        double cipher = m->write ? seal : unseal, device = fmax(rate[i - 1], rate[i - 2]);
-        /* One extent written alone is sealed first, and nothing lies beside it to work on meanwhile; saves come in groups. */
-        bool in_turn = m->write && m->group == 1;
-        line(label, rate[i], "GB/s", in_turn ? 1 / (1 / cipher + 1 / device) : fmin(cipher, device));
+        line(label, rate[i], "GB/s", m->tier ? fmin(m->write ? seal : unseal, fmax(rate[i - 1], rate[i - 2])) : 0);
     }
 }
 

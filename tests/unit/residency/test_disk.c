@@ -264,6 +264,61 @@ START_TEST(a_file_system_that_turned_read_only)
 }
 END_TEST
 
+static bool read_only;
+static bool refused_write(void)
+{
+    if (read_only) errno = EROFS;
+    return read_only;
+}
+static int ro_open(const char *p, int f, unsigned m) { return f & O_CREAT && refused_write() ? -1 : kv_disk_io_system.open(p, f, m); }
+static ssize_t ro_pwrite(int fd, const void *b, size_t n, off_t at) { return refused_write() ? -1 : kv_disk_io_system.pwrite(fd, b, n, at); }
+static int ro_allocate(int fd, off_t at, off_t n) { return refused_write() ? -1 : kv_disk_io_system.allocate(fd, at, n); }
+static int ro_punch(int fd, off_t at, off_t n) { return refused_write() ? -1 : kv_disk_io_system.punch(fd, at, n); }
+static int ro_truncate(int fd, off_t n) { return refused_write() ? -1 : kv_disk_io_system.truncate(fd, n); }
+static int ro_unlink(const char *p) { return refused_write() ? -1 : kv_disk_io_system.unlink(p); }
+
+/* Everything that writes is refused from one moment on, also what releases and ends: what is there stays readable, and the tier works again when it may. */
+START_TEST(a_file_system_that_turns_read_only_while_it_runs)
+{
+    struct kv_block b[3];
+    struct kv_disk_io io = kv_disk_io_system;
+    io.open = ro_open, io.pwrite = ro_pwrite, io.allocate = ro_allocate, io.punch = ro_punch, io.truncate = ro_truncate, io.unlink = ro_unlink;
+    ck_assert_int_eq(open_disk(16 << 20, 0, &io), KV_OK);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(put(i, &b[i]), KV_OK);
+    read_only = true;
+    ck_assert_int_eq(put(2, &b[2]), KV_IO_ERROR);
+    ck_assert_int_eq(disk.erase(disk.ctx, b[0]), KV_IO_ERROR);
+    ck_assert_int_eq(get(0, b[0], "alpha"), KV_OK);
+    disk.release(disk.ctx, b[0]);
+    ck_assert_int_eq(get(0, b[0], "alpha"), KV_STALE_REPLICA_GENERATION);
+    ck_assert_int_eq(get(1, b[1], "alpha"), KV_OK);
+    read_only = false;
+    ck_assert_int_eq(put(3, &b[2]), KV_OK);
+    ck_assert_int_eq(get(3, b[2], "alpha"), KV_OK);
+    read_only = true;
+    kv_disk_close(&disk);
+    read_only = false;
+    ck_assert_int_eq(open_disk(16 << 20, 0, NULL), KV_OK);
+    for (int i = 0; i < found.n; i++) ck_assert_int_eq(get(found.id[i].layer, found.b[i], "alpha"), KV_OK);
+    ck_assert_int_ge(found.n, 2);
+}
+END_TEST
+
+/* The reason and the place are said. */
+START_TEST(a_folder_that_cannot_be_used)
+{
+    static const char *const places[] = {"/proc/kvasir-tier", "/dev/null/tier"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct kv_error err = {0};
+        struct kv_tier other;
+        struct kv_disk_config c = {.path = places[i], .capacity_bytes = 16 << 20, .segment_bytes = SEGMENT};
+        ck_assert_int_eq(kv_disk_open(&c, &other, &err), KV_IO_ERROR);
+        ck_assert_int_eq(err.status, KV_IO_ERROR);
+        ck_assert_msg(strstr(err.message, "disk tier") && strstr(err.where, places[i]), "%s: %s", err.where, err.message);
+    }
+}
+END_TEST
+
 START_TEST(one_process_per_folder)
 {
     struct kv_tier other;
@@ -306,6 +361,8 @@ Suite *suite_disk(void)
     tcase_add_test(t, groups_side_by_side);
     tcase_add_test(t, what_is_not_ours_is_left_alone);
     tcase_add_test(t, a_file_system_that_turned_read_only);
+    tcase_add_test(t, a_file_system_that_turns_read_only_while_it_runs);
+    tcase_add_test(t, a_folder_that_cannot_be_used);
     tcase_add_test(t, one_process_per_folder);
     tcase_add_test(t, erase_is_durable);
     suite_add_tcase(s, t);
