@@ -301,7 +301,7 @@ KV_HANDLER(kv_api_rollouts_verb)
         st = kv_fail(err, KV_NOT_FOUND, "verb", "no verb is named '%s'", r->part[1]);
     if (st) return st;
     if (!reason) reason = "";
-    if (verb == KV_VERB_rollback) return reply_rollback(r, id, reason, who, err);
+    if (verb == KV_VERB_rollback) return reply_rollback(r, id, r->body_unread ? "rolled back; the reason was no JSON and is lost" : reason, who, err);
     if (verb == KV_VERB_ramp && !json_is_number(fraction)) return kv_fail(err, KV_BAD_ARGUMENT, "fraction", "ramp needs a fraction between 0 and 1");
     st = version_of(r, &version, err);
     if (!st) st = kv_control_verb(app->control, id, verb, version, json_number_value(fraction), reason, who, &created, err);

@@ -188,12 +188,17 @@ static void peer_address(const struct kv_http_request *r, char *out, size_t cap)
     if (info && info->client_addr) getnameinfo(info->client_addr, info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), out, (socklen_t)cap, NULL, 0, NI_NUMERICHOST);
 }
 
-/* A rollback is let through however often the caller asked before. */
+/* By somebody who may: let through however often the caller asked before, and whatever its body is. */
+static bool is_rollback(const struct kv_http_request *r)
+{
+    size_t n = strlen(r->path);
+    return r->who.rights & KV_RIGHT_OPERATOR && n > 9 && !strcmp(r->path + n - 9, "/rollback");
+}
+
 static enum kv_status check_rate(struct kv_http *h, const struct kv_http_request *r, bool claimed, struct kv_error *err)
 {
     char address[64];
-    size_t n = strlen(r->path);
-    if (r->who.rights & KV_RIGHT_OPERATOR && n > 9 && !strcmp(r->path + n - 9, "/rollback")) return KV_OK;
+    if (is_rollback(r)) return KV_OK;
     peer_address(r, address, sizeof address);
     return kv_http_auth_rate(h->auth, &r->who, address, claimed, err);
 }
@@ -357,6 +362,11 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
     if (r->body_bytes > most(h, r)) st = kv_fail(&err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", most(h, r));
     if (!st && !(r->route->flags & KV_ROUTE_EARLY)) st = h->ready(h->app, &err);
     if (!st && r->route->flags & KV_ROUTE_JSON) st = parse_body(r, &err);
+    if (st == KV_BAD_JSON && is_rollback(r)) {
+        json_decref(r->json);
+        r->body_unread = true;
+        st = (r->json = json_object()) ? KV_OK : KV_OUT_OF_MEMORY;
+    }
     if (!st) st = handle(h, r, &err);
     if (st && !r->status) kv_http_reply_error(r, &err);
     return r->status ? MHD_YES : MHD_NO;

@@ -25,6 +25,7 @@ struct kv_http_request {
     char *body;
     size_t body_bytes;
     json_t *json; /* the body's object on routes that take one; an empty object when the body is empty */
+    bool body_unread; /* of a rollback: it was no JSON object, and json is empty */
     int status;   /* of the reply, for the access log; 0 before it */
     int64_t started_us;
     bool last;     /* the connection ends with the reply */

@@ -198,6 +198,17 @@ class Local(unittest.TestCase):
         self.assertEqual(kvasir("rollout", "unfreeze", url=self.d.url)[0], 0)
         self.assertEqual(kvasir("rollout", "abort", url=self.d.url)[0], 0)
 
+    def test_a_rollback_acts_whatever_its_body_is(self):
+        for body in (b'{"reason": "3 am', b"[]", b"\xff\x00", b""):
+            _, made = self.d.post("/api/v1/rollouts", QUEST)
+            path = f"/api/v1/rollouts/{made['id']}"
+            self.assertEqual(self.d.request("POST", path + "/pause", body or b"{", {"If-Match": "1"})[0], 400)
+            status, _, answer = self.d.request("POST", path + "/rollback", body)
+            self.assertEqual((status, json.loads(answer)["rollback"]["fenced"], json.loads(answer)["rollout"]["stage"]), (200, True, "EXACT_BASELINE"), answer)
+            last = self.d.wait_until(lambda: [t for t in self.d.get(path + "/history")[1]["transitions"] if t["to"] == "EXACT_BASELINE"])[0]
+            self.assertEqual("lost" in last["detail"], bool(body), last)
+            self.d.wait_until(lambda: not self.d.get("/api/v1/status")[1]["release"]["latched"])
+
     def test_too_many_requests_are_refused_and_a_rollback_never(self):
         statuses = [self.d.request("GET", "/api/v1/openapi.json")[0]]
         _, made = self.d.post("/api/v1/rollouts", QUEST)
