@@ -19,7 +19,7 @@ struct options {
 static int usage(void)
 {
     fprintf(stderr, "usage: kvasir token list\n"
-                    "       kvasir token create NAME --right viewer|operator|approver|admin|infer … [--tenant TENANT] [--days N] [--state DIR]\n"
+                    "       kvasir token create NAME --right viewer|operator|approver|admin|infer|extents … [--tenant TENANT] [--days N] [--state DIR]\n"
                     "       kvasir token revoke NAME\n"
                     "--state DIR: in the folder of a stopped server, which is how the first administrator comes to be\n");
     return KV_EXIT_USAGE;
@@ -65,7 +65,7 @@ static int create_offline(const struct options *o)
     snprintf(t.rights, sizeof t.rights, "%s", o->rights);
     snprintf(t.creator, sizeof t.creator, "offline");
     if (o->days > 0) t.expires_us = t.created_us + (int64_t)(o->days * 86400e6);
-    enum kv_status st = kv_rights_parse(o->rights) ? KV_OK : kv_fail(&err, KV_BAD_ARGUMENT, "--right", "rights are viewer, operator, approver, admin, infer");
+    enum kv_status st = kv_rights_parse(o->rights) ? KV_OK : kv_fail(&err, KV_BAD_ARGUMENT, "--right", "rights are viewer, operator, approver, admin, infer, extents");
     if (!st) st = kv_store_open(&(struct kv_store_config){.dir = o->state}, &s, &err);
     if (!st) st = kv_token_make(&t, secret, &err);
     if (!st) st = kv_store_put_token(s, &t, &err);

@@ -50,7 +50,7 @@ class DocsTest(unittest.TestCase):
             paths = d.get("/api/v1/openapi.json")[1]["paths"]
         routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
         with open(os.path.join(support.ROOT, "docs", "developers", "api.md"), encoding="utf-8") as f:
-            named = set(re.findall(r"`(GET|POST|DELETE) (/[^\s`?]+)", f.read()))
+            named = set(re.findall(r"`(GET|POST|PUT|DELETE) (/[^\s`?]+)", f.read()))
 
         def route_of(method, path):
             """As the server does it: a part as written goes before a part that holds anything."""
