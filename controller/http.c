@@ -180,6 +180,13 @@ static size_t most(const struct kv_http *h, const struct kv_http_request *r)
     return r->route && r->route->flags & KV_ROUTE_OBJECT ? h->max_object : h->max_body;
 }
 
+static enum kv_status body_too_large(const struct kv_http *h, const struct kv_http_request *r, struct kv_error *err)
+{
+    kv_fail(err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", most(h, r));
+    kv_hint(err, "send less, or raise %s", r->route->flags & KV_ROUTE_OBJECT ? "extents.object_bytes" : "http.max_body_bytes");
+    return KV_BODY_TOO_LARGE;
+}
+
 /* What can be judged before the body: name, route, right, declared length. */
 static void peer_address(const struct kv_http_request *r, char *out, size_t cap)
 {
@@ -253,7 +260,7 @@ static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, s
         if (!st) st = found;
     }
     if (!st) st = check_right(r, err);
-    if (!st && length && strtoull(length, NULL, 10) > most(h, r)) st = kv_fail(err, KV_BODY_TOO_LARGE, "body", "the body has %.20s bytes; the limit is %zu", length, most(h, r));
+    if (!st && length && strtoull(length, NULL, 10) > most(h, r)) st = body_too_large(h, r, err);
     return st;
 }
 
@@ -359,7 +366,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
     r->path = url;
     kv_connections_wait(h->connections, connection_of(mc), 0);
     enum kv_status st = KV_OK;
-    if (r->body_bytes > most(h, r)) st = kv_fail(&err, KV_BODY_TOO_LARGE, "body", "the body exceeds %zu bytes", most(h, r));
+    if (r->body_bytes > most(h, r)) st = body_too_large(h, r, &err);
     if (!st && !(r->route->flags & KV_ROUTE_EARLY)) st = h->ready(h->app, &err);
     if (!st && r->route->flags & KV_ROUTE_JSON) st = parse_body(r, &err);
     if (st == KV_BAD_JSON && is_rollback(r)) {

@@ -204,7 +204,7 @@ static enum kv_status text_field(json_t *o, const char *name, bool needed, const
     json_t *v = json_object_get(o, name);
     *out = json_string_value(v) ? json_string_value(v) : "";
     if (!v && !needed) return KV_OK;
-    return **out && json_string_length(v) < 64 ? KV_OK : kv_fail(err, KV_BAD_ARGUMENT, name, "%s must be text of 1 to 63 bytes", name);
+    return **out && json_string_length(v) < 64 && kv_openai_plain(*out) ? KV_OK : kv_fail(err, KV_BAD_ARGUMENT, name, "%s must be text of 1 to 63 bytes without control characters", name);
 }
 
 static enum kv_status only(json_t *o, const char *const *names, struct kv_error *err)
@@ -243,7 +243,11 @@ KV_HANDLER(kv_session_pause)
     if (st && st != KV_NOT_FOUND) return st;
     bool shaped = false;
     char *manifest = find(app->interruptions, tenant, session, 0, &shaped);
-    if (!manifest) return kv_fail(err, KV_NOT_FOUND, "session", "no request of session '%s' is running", session);
+    if (!manifest) {
+        kv_fail(err, KV_NOT_FOUND, "session", "no request of session '%s' is running", session);
+        kv_hint(err, "name the session in kvasir.session of the request, and pause it while it answers");
+        return KV_NOT_FOUND;
+    }
     if (shaped) {
         st = kv_fail(err, KV_UNSUPPORTED, "response_format", "the answer of session '%s' has a response_format and cannot be paused", session);
         kv_hint(err, "let it end, or ask without response_format");
@@ -328,7 +332,10 @@ KV_HANDLER(kv_session_result)
     enum kv_result_answer answer;
     int32_t *tokens = NULL, n = 0;
     st = kv_store_last_pause(app->store, r->who.tenant, r->part[0], &p, err);
-    if (!st && !*p.result.call_id) st = kv_fail(err, KV_NOT_FOUND, "call_id", "session '%s' waits for no result", p.session);
+    if (!st && !*p.result.call_id) {
+        st = kv_fail(err, KV_NOT_FOUND, "call_id", "session '%s' waits for no result", p.session);
+        kv_hint(err, "resume it; only a pause with a call_id takes a result");
+    }
     if (!st) st = kv_result_offer(&p.result, p.result_state, &key, &answer, err); /* refused before anything is tokenised */
     if (!st && answer == KV_RESULT_GO_ON) st = tokenize(app, &p, json_string_value(content), json_string_length(content), &tokens, &n, err);
     else n = p.n_result_tokens;

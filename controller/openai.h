@@ -24,6 +24,7 @@ struct kv_openai {
 
 /* Fills o from r's JSON: every field checked, unknown ones refused with the nearest name. */
 enum kv_status kv_openai_parse(struct kv_openai *o, struct kv_error *err);
+bool kv_openai_plain(const char *name); /* no control characters, which would steer the terminals that lists are printed on */
 /* Answers: the whole completion, or a stream that takes o over (*taken). */
 enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err);
 enum kv_status kv_openai_answer_stream(struct kv_openai *o, bool *taken, struct kv_error *err);

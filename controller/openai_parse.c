@@ -57,11 +57,18 @@ static enum kv_status get_bool(json_t *o, const char *name, bool *out, struct kv
     return !v || json_is_boolean(v) ? KV_OK : wrong(name, "true or false", err);
 }
 
+bool kv_openai_plain(const char *name)
+{
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+        if (*c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)) return false; /* the last: U+0080 to U+009F */
+    return true;
+}
+
 static enum kv_status get_name(json_t *o, const char *name, const char **out, struct kv_error *err)
 {
     json_t *v = get(o, name);
     *out = json_string_value(v);
-    return !v || (*out && **out && json_string_length(v) < 64) ? KV_OK : wrong(name, "text of 1 to 63 bytes", err);
+    return !v || (*out && **out && json_string_length(v) < 64 && kv_openai_plain(*out)) ? KV_OK : wrong(name, "text of 1 to 63 bytes without control characters", err);
 }
 
 static enum kv_status unknown(const char *name, const char *const *names, size_t n, struct kv_error *err)

@@ -72,7 +72,11 @@ static enum kv_status last(struct kv_store *s, const char *tenant, const char *s
     bool whole = rc != SQLITE_ROW || read_row(q, out);
     sqlite3_finalize(q);
     if (!whole) return kv_fail(err, KV_OUT_OF_MEMORY, "session", "no memory for the pause");
-    return rc == SQLITE_ROW ? KV_OK : rc == SQLITE_DONE ? kv_fail(err, KV_NOT_PAUSED, "session", "session '%s' was never paused", session) : kv_store_sql_error(s->db, "pauses", err);
+    if (rc == SQLITE_ROW) return KV_OK;
+    if (rc != SQLITE_DONE) return kv_store_sql_error(s->db, "pauses", err);
+    kv_fail(err, KV_NOT_PAUSED, "session", "session '%s' was never paused", session);
+    kv_hint(err, "POST /v1/sessions/%s/pause first", session);
+    return KV_NOT_PAUSED;
 }
 
 enum kv_status kv_store_last_pause(struct kv_store *s, const char *tenant, const char *session, struct kv_stored_pause *out, struct kv_error *err)
@@ -94,7 +98,10 @@ enum kv_status kv_store_last_pause(struct kv_store *s, const char *tenant, const
     snprintf(out->tenant, sizeof out->tenant, "%s", tenant);
     snprintf(out->session, sizeof out->session, "%s", session);
     if (st == KV_OK && !whole) return kv_fail(err, KV_OUT_OF_MEMORY, "session", "no memory for the pause");
-    return st != KV_OK || found ? st : kv_fail(err, KV_NOT_FOUND, "session", "no session '%s' was ever paused", session);
+    if (st != KV_OK || found) return st;
+    kv_fail(err, KV_NOT_FOUND, "session", "no session '%s' was ever paused", session);
+    kv_hint(err, "POST /v1/sessions/%s/pause first, with the same token", session);
+    return KV_NOT_FOUND;
 }
 
 /* ---------------------------------------------------------------- put */
@@ -179,7 +186,10 @@ static enum kv_status run_move(struct kv_store *s, void *arg, struct kv_error *e
     struct move *m = arg;
     struct kv_stored_pause p;
     enum kv_status st = last(s, m->tenant, m->session, &p, err);
-    if (st == KV_OK && !*p.result.call_id) st = kv_fail(err, KV_NOT_FOUND, "call_id", "the session waits for no result");
+    if (st == KV_OK && !*p.result.call_id) {
+        st = kv_fail(err, KV_NOT_FOUND, "call_id", "the session waits for no result");
+        kv_hint(err, "resume it; only a pause with a call_id takes a result");
+    }
     if (st == KV_OK) st = kv_result_offer(&p.result, p.result_state, m->key, m->answer, err);
     bool done = st == KV_OK && (*m->answer == KV_RESULT_NOOP || (*m->answer == KV_RESULT_FINALIZE && m->to != KV_RESULT_APPLIED));
     /* The same result again, before its commit: whoever offers it carries on where it stands. */
@@ -220,8 +230,16 @@ static enum kv_status run_resume(struct kv_store *s, void *arg, struct kv_error 
     kv_stored_pause_free(&p);
     if (st != KV_OK) return st;
     if (p.expired) return expired(&p, err);
-    if (p.resumed != x->undo) return kv_fail(err, KV_NOT_PAUSED, "session", "session '%s' was resumed at epoch %llu", x->session, (unsigned long long)p.epoch + 1);
-    if (p.epoch != x->epoch) return kv_fail(err, KV_STALE_PAUSE_EPOCH, "pause_epoch", "the session is paused at epoch %llu, not %llu", (unsigned long long)p.epoch, (unsigned long long)x->epoch);
+    if (p.resumed != x->undo) {
+        kv_fail(err, KV_NOT_PAUSED, "session", "session '%s' was resumed at epoch %llu", x->session, (unsigned long long)p.epoch + 1);
+        kv_hint(err, "whoever resumed it has its answer; go on in a new request");
+        return KV_NOT_PAUSED;
+    }
+    if (p.epoch != x->epoch) {
+        kv_fail(err, KV_STALE_PAUSE_EPOCH, "pause_epoch", "the session is paused at epoch %llu, not %llu", (unsigned long long)p.epoch, (unsigned long long)x->epoch);
+        kv_hint(err, "send the pause_epoch of its last pause");
+        return KV_STALE_PAUSE_EPOCH;
+    }
     if (*p.result.call_id && p.result_state != KV_RESULT_APPLIED) {
         kv_fail(err, KV_RESULT_MISSING, "session", "call '%s' has no result yet", p.result.call_id);
         kv_hint(err, "POST /v1/sessions/%s/result first", x->session);

@@ -193,6 +193,22 @@ class InOneProcess(Pauses, unittest.TestCase):
         status, e = self.d.post("/v1/completions", {**request, "kvasir": {"session": "form", "tool_pause": True}})
         self.assertEqual((status >= 400, e["error"]["code"], e["error"]["param"]), (True, "UNSUPPORTED", "response_format"))
 
+    def test_bad_names_and_long_bodies_are_refused_by_name(self):
+        for name in ("a\x1b[2Jb", "a\nb", "a\x7f", "a\u009bb", ""):
+            status, e = self.d.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "kvasir": {"session": name}})
+            self.assertEqual((status, e["error"]["code"], e["error"]["param"]), (400, "BAD_ARGUMENT", "session"), name)
+            status, e = self.d.post("/v1/sessions/nobody/pause", {"call_id": name})
+            self.assertEqual((status, e["error"]["code"], e["error"]["param"]), (400, "BAD_ARGUMENT", "call_id"), name)
+        for verb in ("pause", "result", "resume"):
+            status, e = self.d.post(f"/v1/sessions/nobody/{verb}", b"{", headers={"Content-Length": str(5 << 20)})  # refused before the rest is sent
+            self.assertEqual((status, e["error"]["code"], e["error"]["param"]), (413, "BODY_TOO_LARGE", "body"), verb)
+            self.assertTrue(e["error"]["hint"], verb)
+        good = {"call_id": "c", "pause_epoch": 1, "result_id": "r", "content": ""}
+        for verb, body in (("pause", {}), ("result", good), ("resume", {"pause_epoch": 1})):
+            status, e = self.d.post(f"/v1/sessions/nobody/{verb}", body)
+            self.assertEqual((status, e["error"]["code"]), (404, "NOT_FOUND"), verb)
+            self.assertTrue(e["error"]["hint"], verb)
+
     def test_credits_are_shown(self):
         status, c = self.d.get("/api/v1/credits")
         self.assertEqual(status, 200)
