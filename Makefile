@@ -124,7 +124,7 @@ $(B)/tests/unit/unit: $(call obj,$(UNIT_SRC)) $(CONSOLE_LIB_OBJ) $(B)/libcontrol
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $(WRAPPED:%=-Wl,--wrap=kv_publication_%) -Wl,--wrap=clock_gettime $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(shell pkg-config --libs check) $(CUDA_LD)
 
-$(B)/bench/trust: $(B)/bench/trust.o $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
+$(B)/bench/trust $(B)/bench/remote: $(B)/bench/%: $(B)/bench/%.o $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
 	@echo "  LD   $@"
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(PKG_LD) $(CUDA_LD)
 

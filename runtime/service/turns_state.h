@@ -57,6 +57,13 @@ struct kv_turns {
     struct kv_tier_stats tier;
 };
 
+/* turns_read.c. Turns thread, without the lock. */
+void kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j); /* plans a fetch of what is not there */
+void kv_turns_looked(struct kv_turns *t, struct kv_turn *j);       /* both tiers were asked */
+void kv_turns_read_blocks(struct kv_turns *t, struct kv_turn *j);
+int32_t kv_turns_blocks_in(uint64_t window_bytes, uint64_t block_bytes);
+void kv_turns_note_failure(struct kv_turns *t, enum kv_status s); /* under the lock */
+
 /* turns.c. Under the lock: the remote tier answered a look. */
 void kv_turns_look_again(struct kv_turns *t, struct kv_turn *j);
 

@@ -98,12 +98,12 @@ class Remote(unittest.TestCase):
                 self.assertEqual(tier["failures"], 0)
 
     def test_what_is_wrong_with_the_store_is_computed(self):
-        """Objects with a flipped byte, cut short and too long; another key; another tenant; a wrong token; no server at all."""
+        """Objects with a flipped byte and cut short; another key; another tenant; a wrong token; no server at all."""
         with Store() as store:
             with self.client(store.url) as d:
                 self.crowd_out(d)
             shutil.copytree(os.path.join(store.state, "extents"), os.path.join(self.folder, "kept"))
-            for name, spoil in (("flipped", lambda b: b[:700] + bytes([b[700] ^ 1]) + b[701:]), ("short", lambda b: b[:-100]), ("long", lambda b: b + b"x"), ("empty head", lambda b: bytes(32) + b[32:])):
+            for name, spoil in (("flipped", lambda b: b[:700] + bytes([b[700] ^ 1]) + b[701:]), ("short", lambda b: b[:-100])):  # every byte: tests/unit/service/test_remote.c
                 with self.subTest(name):
                     for f in store.files():
                         with open(f, "rb") as g:
@@ -171,7 +171,7 @@ class Remote(unittest.TestCase):
 
     def test_three_failures_open_the_breaker_and_an_answer_closes_it(self):
         with Store() as store, Between(store.port, "stall") as between:
-            with self.client(between.url, "tiers.remote.timeout_ms=100", "tiers.remote.pause_ms=3000") as d:
+            with self.client(between.url, "tiers.remote.timeout_ms=100", "tiers.remote.pause_ms=1500") as d:
                 for i in range(3):
                     chat(d, first_turn(f"Word {i} " * 100), f"x{i}")
                 tier = self.tier(d)
@@ -183,7 +183,7 @@ class Remote(unittest.TestCase):
                 self.assertGreater(tier["skipped"], skipped)
                 self.assertEqual(tier["failures"], failures)
                 between.how = None
-                time.sleep(3)  # the pause is a time
+                time.sleep(1.5)  # the pause is a time
                 chat(d, first_turn("A third word " * 100), "z")
                 self.assertEqual(self.tier(d)["breaker"], "closed")
 
