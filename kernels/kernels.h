@@ -92,7 +92,7 @@ struct kv_kernels {
     void (*from_rows)(enum kv_type row_type, const void *x, int32_t n, float *out); /* stored row → fp32 */
     /* State of block b alone, overwriting out. */
     void (*attend_block)(const struct kv_attention *a, int32_t b, struct kv_states out);
-    /* States of block[0, n), 0 ≤ n ≤ KV_BATCH_BLOCKS, each alone as attend_block makes it, for the first query row of a. block[n, n + ahead), as many
+    /* States of block[0, n), n ≤ KV_BATCH_BLOCKS, each alone as attend_block makes it, for the first query row of a. block[n, n + ahead), as many
      * at most, come next: their selected keys are asked of memory meanwhile. */
     void (*attend_blocks)(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out);
     /* into := fold(into, other), into being the left (lower) operand. */
@@ -108,6 +108,9 @@ struct kv_kernels {
     /* label[i] = the c with the least square[c] - 2 x_i · c, ties to the lower, 0 where none compares; x: n rows at x_stride. centroids:
      * [width][k rounded up to 16], channel-major. Each product is one chain of fused steps in ascending channels. */
     void (*nearest)(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label);
+    /* The same, and what was compared: the least, and the least of all other c. Infinite where none compares. */
+    void (*nearest_two)(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label,
+                        float *least, float *second);
     /* out[i * out_stride + t] = sum over c of weight[i * n_channels + c] times channel pick[c] (NULL: c) of row t, for n_q query rows and whole
      * blocks. columns: stored values, channel-major in each block: [n_blocks][d][64]. Each sum is one chain of fused steps in ascending c. */
     void (*column_dots)(enum kv_type row_type, const void *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,

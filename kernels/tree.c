@@ -124,7 +124,6 @@ static void attend_row(const struct kv_kernels *k, const struct kv_attention *a,
     for (int32_t j = 0; j < KV_BATCH_BLOCKS; j++) state[j] = state_at(batch, 1, a->d_head, j);
     int32_t n = next_blocks(a, &first, end, KV_BATCH_BLOCKS, block);
     if (!n) identity(a, out);
-    k->attend_blocks(a, block, 0, n, state);
     for (int32_t ahead; n; n = ahead) {
         ahead = next_blocks(a, &first, end, KV_BATCH_BLOCKS, block + n);
         k->attend_blocks(a, block, n, ahead, state);

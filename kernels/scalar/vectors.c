@@ -81,19 +81,27 @@ void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, s
         }
 }
 
-static void scalar_nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+static void scalar_nearest_two(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label,
+                               float *least, float *second)
 {
     size_t stride = ((size_t)k + 15) / 16 * 16;
     for (int32_t i = 0; i < n; i++, x += x_stride) {
-        float least = kv_float(KV_INF_BITS);
         label[i] = 0;
+        least[i] = second[i] = kv_float(KV_INF_BITS);
         for (int32_t c = 0; c < k; c++) {
             float product = 0;
             for (int32_t j = 0; j < width; j++) product = kv_fma(x[j], centroids[(size_t)j * stride + (size_t)c], product);
             float distance = square[c] - 2 * product;
-            if (distance < least) least = distance, label[i] = c;
+            if (distance < least[i]) second[i] = least[i], least[i] = distance, label[i] = c;
+            else if (distance < second[i]) second[i] = distance;
         }
     }
+}
+
+static void scalar_nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+{
+    float least, second;
+    for (int32_t i = 0; i < n; i++) scalar_nearest_two(x + (size_t)i * x_stride, 1, x_stride, centroids, square, k, width, label + i, &least, &second);
 }
 
 const struct kv_kernels kv_scalar_kernels = {
@@ -115,6 +123,7 @@ const struct kv_kernels kv_scalar_kernels = {
     .extrema = scalar_extrema,
     .page_bounds = kv_scalar_page_bounds,
     .nearest = scalar_nearest,
+    .nearest_two = scalar_nearest_two,
     .column_dots = kv_scalar_column_dots,
     .outrank = kv_scalar_outrank,
     .row_dots = kv_scalar_row_dots,

@@ -239,12 +239,13 @@ static void page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size
     }
 }
 
-static void nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+static void nearest_two(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label,
+                        float *least, float *second)
 {
     size_t stride = ((size_t)k + 15) / 16 * 16;
     for (int32_t i = 0; i < n; i++, x += x_stride) {
-        float least = kv_float(KV_INF_BITS);
         label[i] = 0;
+        least[i] = second[i] = kv_float(KV_INF_BITS);
         for (size_t c = 0; c < stride; c += 16) {
             __m256 a = _mm256_setzero_ps(), b = a;
             float product[16];
@@ -256,10 +257,17 @@ static void nearest(const float *x, int32_t n, size_t x_stride, const float *cen
             _mm256_storeu_ps(product, a), _mm256_storeu_ps(product + 8, b);
             for (size_t l = 0; l < 16 && c + l < (size_t)k; l++) {
                 float distance = square[c + l] - 2 * product[l];
-                if (distance < least) least = distance, label[i] = (int32_t)(c + l);
+                if (distance < least[i]) second[i] = least[i], least[i] = distance, label[i] = (int32_t)(c + l);
+                else if (distance < second[i]) second[i] = distance;
             }
         }
     }
+}
+
+static void nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+{
+    float least, second;
+    for (int32_t i = 0; i < n; i++) nearest_two(x + (size_t)i * x_stride, 1, x_stride, centroids, square, k, width, label + i, &least, &second);
 }
 
 const struct kv_kernels kv_avx2_kernels = {
@@ -281,6 +289,7 @@ const struct kv_kernels kv_avx2_kernels = {
     .extrema = extrema,
     .page_bounds = page_bounds,
     .nearest = nearest,
+    .nearest_two = nearest_two,
     .column_dots = kv_avx2_column_dots,
     .outrank = kv_avx2_outrank,
     .row_dots = kv_avx2_row_dots,

@@ -4,7 +4,7 @@
 #include "kernels/scalar/scalar.h"
 #include "kernels/x86/avx512.h"
 
-enum { BOUNDS_AHEAD = 4096 /* bytes: beyond the page of memory where the hardware stops looking */, PACKED = KV_BATCH_BLOCKS * KV_BLOCK_ROWS };
+enum { PACKED = KV_BATCH_BLOCKS * KV_BLOCK_ROWS };
 
 struct packed { /* selected rows of several blocks, in order; room for the vector that is stored over the end */
     const uint8_t *k[PACKED + 16], *v[PACKED + 16];
@@ -131,7 +131,6 @@ KV_INLINE void selected(const enum kv_type type, const size_t d, const struct kv
         for (; c + 64 <= d; c += 64) values64(type, v, c, rows, w[j], out[j].u);
         for (; c < d; c += 16) values16(type, v, c, rows, w[j], out[j].u);
     }
-    for (int32_t j = n; j < ahead; j++) fetch_keys(a, i, block[n + j], d * kv_width(type));
 }
 
 static void any_selected(const struct kv_attention *a, int32_t i, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
@@ -196,7 +195,6 @@ KV_INLINE void sixteen_bounds(const enum kv_type type, const int N, const float 
     for (int j = 0; j < 4; j++) {
         const uint8_t *page[4];
         for (int32_t r = 0; r < 4; r++) page[r] = pages + (size_t)(p + 4 * j + r < n_pages ? p + 4 * j + r : n_pages - 1) * page_bytes;
-        for (size_t c = 0; c < 4 * page_bytes; c += 64) _mm_prefetch((const char *)page[0] + BOUNDS_AHEAD + c, _MM_HINT_T0);
         four_bounds(type, N, q, q_stride, page, d, z[j]);
     }
     for (int i = 0; i < N; i++)
@@ -242,32 +240,42 @@ void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, s
     }
 
 struct best {
-    __m512 least;
+    __m512 least, second;
     __m512i at;
 };
 
-KV_INLINE void improve(struct best *b, __m512 product, __m512 square, __mmask16 there, size_t c)
+KV_INLINE void improve(struct best *b, const bool two, __m512 product, __m512 square, __mmask16 there, size_t c)
 {
     __m512 distance = _mm512_sub_ps(square, _mm512_mul_ps(_mm512_set1_ps(2), product));
     __mmask16 closer = _mm512_mask_cmp_ps_mask(there, distance, b->least, _CMP_LT_OQ);
+    if (two) {
+        b->second = _mm512_mask_mov_ps(b->second, _mm512_mask_cmp_ps_mask(there, distance, b->second, _CMP_LT_OQ), distance);
+        b->second = _mm512_mask_mov_ps(b->second, closer, b->least);
+    }
     b->least = _mm512_mask_mov_ps(b->least, closer, distance);
     b->at = _mm512_mask_mov_epi32(b->at, closer, _mm512_add_epi32(_mm512_set1_epi32((int)c), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
 }
 
-/* Each lane holds the first of its own least ones. */
-KV_INLINE int32_t first_of(const struct best *b)
+/* Each lane holds the first of its own least ones; the second of all is in the lane of the least, or the least of another. */
+KV_INLINE void first_of(const struct best *b, int32_t *label, float *least_out, float *second_out)
 {
     float least = _mm512_reduce_min_ps(b->least);
-    if (!(least < kv_float(KV_INF_BITS))) return 0;
-    return _mm512_mask_reduce_min_epi32(_mm512_cmp_ps_mask(b->least, _mm512_set1_ps(least), _CMP_EQ_OQ), b->at);
+    *label = 0;
+    if (least < kv_float(KV_INF_BITS)) *label = _mm512_mask_reduce_min_epi32(_mm512_cmp_ps_mask(b->least, _mm512_set1_ps(least), _CMP_EQ_OQ), b->at);
+    if (!least_out) return;
+    __mmask16 chosen = least < kv_float(KV_INF_BITS) ? (__mmask16)(1u << *label % 16) : 0;
+    *least_out = least;
+    *second_out = _mm512_reduce_min_ps(_mm512_mask_mov_ps(b->least, chosen, b->second));
 }
 
-/* R rows, all centroids: 64 at a time, then 16. */
-KV_INLINE void nearest(const int R, const float *x, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
+/* R rows, all centroids: 64 at a time, then 16. least and second: NULL, or wanted too. */
+KV_INLINE void nearest(const int R, const bool two, const float *x, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width,
+                       int32_t *label, float *least, float *second)
 {
     const size_t stride = ((size_t)k + 15) / 16 * 16;
+    const __m512 none = _mm512_set1_ps(kv_float(KV_INF_BITS));
     struct best best[4];
-    for (int r = 0; r < R; r++) best[r] = (struct best){_mm512_set1_ps(kv_float(KV_INF_BITS)), _mm512_setzero_si512()};
+    for (int r = 0; r < R; r++) best[r] = (struct best){none, none, _mm512_setzero_si512()};
     size_t c = 0;
     for (; c + 64 <= stride; c += 64) {
         __m512 acc[4][4];
@@ -277,7 +285,7 @@ KV_INLINE void nearest(const int R, const float *x, size_t x_stride, const float
         for (int v = 0; v < 4; v++) {
             __mmask16 there = kv_first(k - (int32_t)c - 16 * v);
             __m512 s = _mm512_maskz_loadu_ps(there, square + c + 16 * v);
-            for (int r = 0; r < R; r++) improve(&best[r], acc[r][v], s, there, c + 16 * (size_t)v);
+            for (int r = 0; r < R; r++) improve(&best[r], two, acc[r][v], s, there, c + 16 * (size_t)v);
         }
     }
     for (; c < stride; c += 16) {
@@ -286,14 +294,22 @@ KV_INLINE void nearest(const int R, const float *x, size_t x_stride, const float
         PRODUCTS(R, 1)
         __mmask16 there = kv_first(k - (int32_t)c);
         __m512 s = _mm512_maskz_loadu_ps(there, square + c);
-        for (int r = 0; r < R; r++) improve(&best[r], acc[r][0], s, there, c);
+        for (int r = 0; r < R; r++) improve(&best[r], two, acc[r][0], s, there, c);
     }
-    for (int r = 0; r < R; r++) label[r] = first_of(&best[r]);
+    for (int r = 0; r < R; r++) first_of(&best[r], label + r, two ? least + r : 0, two ? second + r : 0);
 }
 
 void kv_avx512_nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label)
 {
     int32_t i = 0;
-    for (; i + 4 <= n; i += 4) nearest(4, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i);
-    for (; i < n; i++) nearest(1, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i);
+    for (; i + 4 <= n; i += 4) nearest(4, false, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i, 0, 0);
+    for (; i < n; i++) nearest(1, false, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i, 0, 0);
+}
+
+void kv_avx512_nearest_two(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label,
+                           float *least, float *second)
+{
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) nearest(4, true, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i, least + i, second + i);
+    for (; i < n; i++) nearest(1, true, x + (size_t)i * x_stride, x_stride, centroids, square, k, width, label + i, least + i, second + i);
 }

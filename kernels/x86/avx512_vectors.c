@@ -239,6 +239,7 @@ const struct kv_kernels kv_avx512_kernels = {
     .extrema = extrema,
     .page_bounds = kv_avx512_page_bounds,
     .nearest = kv_avx512_nearest,
+    .nearest_two = kv_avx512_nearest_two,
     .column_dots = kv_avx512_column_dots,
     .outrank = kv_avx512_outrank,
     .row_dots = kv_avx512_row_dots,

@@ -37,7 +37,8 @@ struct kv_selector {
     int32_t *first, *size, *member; /* [max_clusters], [max_clusters], [cap]: positions, cluster by cluster, ascending in each */
     int32_t *label;                 /* [cap] */
     double *sum;                    /* [max build or window clusters][d_head] */
-    float *tile, *channel;          /* of k-means */
+    float *tile, *channel, *own, *rest, *moved; /* of k-means */
+    double *scale;                  /* [cap] alike */
     struct kv_kmeans run;           /* of a build in parts; rows NULL between them */
     int32_t building;               /* rows it covers; 0: none is going on */
     float *square, *row;            /* [max_clusters], [d_head] */
@@ -51,7 +52,7 @@ struct kv_selector {
 static void clusterkv_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key, s->tile, s->channel, s->logit, s->weight, s->taken};
+    void *const owned[] = {s->seeds, s->centroid, s->first, s->size, s->member, s->label, s->sum, s->square, s->row, s->score, s->key, s->tile, s->channel, s->own, s->rest, s->moved, s->scale, s->logit, s->weight, s->taken};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -66,7 +67,11 @@ static bool allocate(struct kv_selector *s)
     s->member = calloc(n, sizeof *s->member);
     s->label = calloc(n, sizeof *s->label);
     s->sum = calloc(c * d, sizeof *s->sum);
-    s->tile = calloc(KV_KMEANS_TILE * d, sizeof *s->tile);
+    s->tile = calloc(2 * KV_KMEANS_TILE * d, sizeof *s->tile);
+    s->own = calloc(n, sizeof *s->own);
+    s->rest = calloc(n, sizeof *s->rest);
+    s->moved = calloc(c, sizeof *s->moved);
+    s->scale = calloc(n, sizeof *s->scale);
     s->channel = calloc(kv_kmeans_channel_floats(s->d_head, s->max_clusters), sizeof *s->channel);
     s->square = calloc(c, sizeof *s->square);
     s->row = calloc(d, sizeof *s->row);
@@ -76,7 +81,7 @@ static bool allocate(struct kv_selector *s)
     s->logit = calloc(c, sizeof *s->logit);
     s->weight = calloc(c, sizeof *s->weight);
     s->taken = calloc(c, sizeof *s->taken);
-    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile && s->channel && s->logit && s->weight && s->taken;
+    return s->seeds && s->centroid && s->first && s->size && s->member && s->label && s->sum && s->square && s->row && s->score && s->key && s->tile && s->channel && s->own && s->rest && s->moved && s->scale && s->logit && s->weight && s->taken;
 }
 
 static void clusterkv_tune(struct kv_selector *s, const struct kv_params *p) { s->budget = (int32_t)p->value[BUDGET_ROWS]; }
@@ -147,7 +152,8 @@ static enum kv_status begin(struct kv_selector *s, const struct kv_rows *rows, i
     int32_t base = s->n_clusters;
     *m = (struct kv_kmeans){.rows = rows, .first = from, .n = to - from, .width = s->d_head, .k = k, .iterations = s->iterations, .cosine = true,
                             .centroid = s->centroid + (size_t)base * (size_t)s->d_head, .channel = s->channel, .label = s->label,
-                            .count = s->size + base, .sum = s->sum, .square = s->square + base, .row = s->row, .tile = s->tile};
+                            .count = s->size + base, .sum = s->sum, .square = s->square + base, .row = s->row, .tile = s->tile,
+                            .own = s->own, .rest = s->rest, .moved = s->moved, .scale = s->scale};
     if (seeded)
         for (int32_t c = 0; c < k; c++) kv_kmeans_seed(m, c, s->seeds[c]);
     else kv_kmeans_draw_seeds(m, kv_draw(s->seed, (uint64_t)base), s->key);

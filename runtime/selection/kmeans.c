@@ -8,20 +8,77 @@
 #include <math.h>
 #include <string.h>
 
-static void normalise(float *x, int32_t n)
+enum { ROW_WORK = 16 * KV_KMEANS_TILE /* of a tile beside the comparisons, in products per channel: converting, normalising, adding up */ };
+
+/* Sixteen at a time here and below, a constant length that the compiler keeps in vectors; each element is its own, so that wider ones change no bit. */
+static inline __attribute__((always_inline)) void scale_by(float *restrict x, int32_t n, double scale)
+{
+    int32_t whole = n / 16 * 16;
+    for (int32_t i = 0; i < whole; i += 16)
+        for (int32_t t = 0; t < 16; t++) x[i + t] = (float)((double)x[i + t] * scale);
+    for (int32_t i = whole; i < n; i++) x[i] = (float)((double)x[i] * scale);
+}
+
+static inline __attribute__((always_inline)) void add_to(double *restrict sum, const float *restrict x, int32_t n)
+{
+    int32_t whole = n / 16 * 16;
+    for (int32_t i = 0; i < whole; i += 16)
+        for (int32_t t = 0; t < 16; t++) sum[i + t] += (double)x[i + t];
+    for (int32_t i = whole; i < n; i++) sum[i] += (double)x[i];
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512dq,prefer-vector-width=512"))) static void scale_by_avx512(float *x, int32_t n, double scale) { scale_by(x, n, scale); }
+__attribute__((target("avx512f,avx512dq,prefer-vector-width=512"))) static void add_to_avx512(double *sum, const float *x, int32_t n) { add_to(sum, x, n); }
+static bool wide(void) { return !strcmp(kv_kernels()->isa, "avx512"); }
+#endif
+
+static void scale_row(float *x, int32_t n, double scale)
+{
+#if defined(__x86_64__)
+    if (wide()) {
+        scale_by_avx512(x, n, scale);
+        return;
+    }
+#endif
+    scale_by(x, n, scale);
+}
+
+static void add_row(double *sum, const float *x, int32_t n)
+{
+#if defined(__x86_64__)
+    if (wide()) {
+        add_to_avx512(sum, x, n);
+        return;
+    }
+#endif
+    add_to(sum, x, n);
+}
+
+/* What brings a vector to unit length; 1 where it has no direction: a zero key stays zero and ties to the first centroid. */
+static double unit_scale(const float *x, int32_t n)
 {
     double squares = 0;
     for (int32_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
-    if (!(squares > 0) || !isfinite(squares)) return; /* a zero key has no direction: it stays zero and ties to the first centroid */
-    double scale = 1 / sqrt(squares);
-    for (int32_t i = 0; i < n; i++) x[i] = (float)((double)x[i] * scale);
+    return squares > 0 && isfinite(squares) ? 1 / sqrt(squares) : 1;
 }
 
 static const float *point(struct kv_kmeans *m, int32_t row)
 {
     kv_rows_key(m->rows, row, m->row);
     float *x = m->row + m->offset;
-    if (m->cosine) normalise(x, m->width);
+    if (m->cosine) scale_row(x, m->width, unit_scale(x, m->width));
+    return x;
+}
+
+/* The same for a row of the run, whose scale is kept from round to round. */
+static const float *point_of_run(struct kv_kmeans *m, int32_t i)
+{
+    if (!m->scale) return point(m, m->first + i);
+    kv_rows_key(m->rows, m->first + i, m->row);
+    float *x = m->row + m->offset;
+    if (m->round == 0) m->scale[i] = unit_scale(x, m->width);
+    scale_row(x, m->width, m->scale[i]);
     return x;
 }
 
@@ -66,30 +123,82 @@ int32_t kv_kmeans_nearest(const struct kv_kmeans *m, const float *x)
 
 size_t kv_kmeans_channel_floats(int32_t width, int32_t k) { return (size_t)width * (((size_t)k + 15) / 16 * 16); }
 
-/* The next tile of rows to its centroids. */
-static void assign(struct kv_kmeans *m)
+/* Whether a row surely stays with its centroid: no product changes by more than its centroid moved, since rows are unit vectors. Where the bounds
+ * do not tell, the one with its own centroid is taken anew. The margin is the rounding of the products and of the bounds. */
+static bool stays(struct kv_kmeans *m, int32_t i, const float *x)
+{
+    const float margin = (float)(4 * m->width + 64) * 0x1p-24f;
+    int32_t c = m->label[i];
+    m->own[i] -= m->moved[c];
+    m->rest[i] += m->most[c == m->most_at];
+    if (m->own[i] - m->rest[i] > margin) return true;
+    m->own[i] = kv_kernels()->dot(x, m->centroid + (size_t)c * (size_t)m->width, m->width);
+    return m->own[i] - m->rest[i] > margin;
+}
+
+/* Of the n rows in the tile, those whose centroid is in doubt are compared with all; returns how many that were. */
+static int32_t compare_doubtful(struct kv_kmeans *m, int32_t n, int32_t *label)
 {
     size_t width = (size_t)m->width;
-    int32_t n = m->n - m->at < KV_KMEANS_TILE ? m->n - m->at : KV_KMEANS_TILE, label[KV_KMEANS_TILE];
-    for (int32_t i = 0; i < n; i++) memcpy(m->tile + (size_t)i * width, point(m, m->first + m->at + i), width * sizeof *m->tile);
-    kv_kernels()->nearest(m->tile, n, width, m->channel, m->square, m->k, m->width, label);
+    float *packed = m->tile + KV_KMEANS_TILE * width, least[KV_KMEANS_TILE], second[KV_KMEANS_TILE];
+    int32_t doubtful = 0, row[KV_KMEANS_TILE], to[KV_KMEANS_TILE];
     for (int32_t i = 0; i < n; i++) {
         const float *x = m->tile + (size_t)i * width;
-        double *sum = m->sum + (size_t)label[i] * width;
+        label[i] = m->label[m->at + i];
+        if (m->round && stays(m, m->at + i, x)) continue;
+        memcpy(packed + (size_t)doubtful * width, x, width * sizeof *x);
+        row[doubtful++] = i;
+    }
+    kv_kernels()->nearest_two(packed, doubtful, width, m->channel, m->square, m->k, m->width, to, least, second);
+    for (int32_t j = 0; j < doubtful; j++) {
+        label[row[j]] = to[j];
+        m->own[m->at + row[j]] = -least[j] / 2; /* squares are zero under cosine: what was compared is twice the product, negated */
+        m->rest[m->at + row[j]] = -second[j] / 2;
+    }
+    return doubtful;
+}
+
+/* The next tile of rows to its centroids; how many were compared with all. */
+static int32_t assign(struct kv_kmeans *m)
+{
+    size_t width = (size_t)m->width;
+    int32_t n = m->n - m->at < KV_KMEANS_TILE ? m->n - m->at : KV_KMEANS_TILE, compared = n, label[KV_KMEANS_TILE];
+    for (int32_t i = 0; i < n; i++) memcpy(m->tile + (size_t)i * width, point_of_run(m, m->at + i), width * sizeof *m->tile);
+    if (m->own) compared = compare_doubtful(m, n, label);
+    else kv_kernels()->nearest(m->tile, n, width, m->channel, m->square, m->k, m->width, label);
+    for (int32_t i = 0; i < n; i++) {
+        const float *x = m->tile + (size_t)i * width;
         m->changed |= m->label[m->at + i] != label[i];
         m->label[m->at + i] = label[i];
         m->count[label[i]]++;
-        for (size_t j = 0; j < width; j++) sum[j] += (double)x[j];
+        add_row(m->sum + (size_t)label[i] * width, x, m->width);
     }
     m->at += n;
+    return compared;
+}
+
+/* A centroid went from `before` to x. */
+static void measure_move(struct kv_kmeans *m, int32_t c, const float *before, const float *x)
+{
+    double squares = 0;
+    for (int32_t j = 0; j < m->width; j++) squares += ((double)x[j] - (double)before[j]) * ((double)x[j] - (double)before[j]);
+    float moved = (float)(sqrt(squares) * 1.00001); /* rows and rounding are within that of unit length */
+    m->moved[c] = moved <= 4 ? moved : INFINITY;    /* what is not a number bounds nothing */
+    if (m->moved[c] > m->most[0]) m->most[1] = m->most[0], m->most[0] = m->moved[c], m->most_at = c;
+    else if (m->moved[c] > m->most[1]) m->most[1] = m->moved[c];
 }
 
 static void update(struct kv_kmeans *m)
 {
+    float *before = m->tile; /* of no use between rounds */
+    m->most[0] = m->most[1] = 0;
+    m->most_at = 0;
     for (int32_t c = 0; c < m->k; c++) {
         float *x = m->centroid + (size_t)c * (size_t)m->width;
+        memcpy(before, x, (size_t)m->width * sizeof *x);
         for (int32_t j = 0; m->count[c] && j < m->width; j++) x[j] = (float)(m->sum[(size_t)c * (size_t)m->width + (size_t)j] / m->count[c]);
-        if (m->count[c] && m->cosine) normalise(x, m->width);
+        if (m->count[c] && m->cosine) scale_row(x, m->width, unit_scale(x, m->width));
+        if (m->own) measure_move(m, c, before, x);
     }
     measure_centroids(m);
 }
@@ -105,8 +214,7 @@ bool kv_kmeans_run(struct kv_kmeans *m, int64_t *products)
         }
         while (m->at < m->n) {
             if (*products <= 0) return false;
-            assign(m);
-            *products -= (int64_t)KV_KMEANS_TILE * m->k * m->width;
+            *products -= ((int64_t)assign(m) * m->k + ROW_WORK) * m->width;
         }
         if (!m->changed || m->round == m->iterations) return true;
         update(m);

@@ -20,7 +20,13 @@ struct kv_kmeans {
     double *sum;            /* [k][width] */
     float *square;          /* [k] */
     float *row;             /* [d_head] */
-    float *tile;            /* [KV_KMEANS_TILE][width] */
+    float *tile;            /* [KV_KMEANS_TILE][width]; with bounds, which cosine alone may have, twice as long */
+    float *own, *rest;      /* [n] each, or NULL: bounds of a row's product with its centroid, from below, and with all others, from above. A row whose bounds
+                             * are apart keeps its centroid without being compared; the result is the same */
+    float *moved;           /* [k], with bounds: how far each centroid went in the last update, rounded up */
+    double *scale;          /* [n], with bounds: what brings each row to unit length */
+    float most[2];          /* the two largest of moved */
+    int32_t most_at;        /* the centroid of the first */
     int32_t round, at;      /* of the run: zero to begin */
     bool changed;
 };

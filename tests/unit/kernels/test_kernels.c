@@ -179,6 +179,10 @@ START_TEST(elementwise_equals_scalar)
             s->nearest(point, points, (size_t)width + 1, centre, square, centroids, width, label[0]);
             k->nearest(point, points, (size_t)width + 1, centre, square, centroids, width, label[1]);
             ck_assert_msg(!memcmp(label[0], label[1], sizeof label[0]), "%s: nearest", k->isa);
+            float two[2][24] = {{0}};
+            s->nearest_two(point, points, (size_t)width + 1, centre, square, centroids, width, label[0], two[0], two[0] + 12);
+            k->nearest_two(point, points, (size_t)width + 1, centre, square, centroids, width, label[1], two[1], two[1] + 12);
+            ck_assert_msg(!memcmp(label[0], label[1], sizeof label[0]) && !memcmp(two[0], two[1], sizeof two[0]), "%s: nearest_two", k->isa);
             free(point), free(centre), free(square);
             free(q), free(bounds), free(x), free(y);
 #undef SAME
@@ -257,7 +261,7 @@ START_TEST(selftest_bytes_are_pinned)
     size_t n = kv_numerics_selftest(kv_kernels(), bytes, sizeof bytes);
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < n; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
-    ck_assert_uint_eq(h, 0xa6374db5019ddae7u);
+    ck_assert_uint_eq(h, 0x5499f2a7b54f0990u);
 }
 END_TEST
 

@@ -19,6 +19,20 @@ START_TEST(keys_order_scores_then_indices)
 }
 END_TEST
 
+START_TEST(keys_made_together_are_those_made_alone)
+{
+    static const float special[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 1e-45f};
+    float score[100];
+    uint64_t key[100];
+    srand(5);
+    for (size_t n = 0; n <= 100; n++) {
+        for (size_t i = 0; i < n; i++) score[i] = rand() % 4 ? (float)rand() - 1e9f : special[rand() % 6];
+        kv_rank_keys(score, n, key);
+        for (size_t i = 0; i < n; i++) ck_assert_uint_eq(key[i], kv_rank_key(score[i], (uint32_t)i));
+    }
+}
+END_TEST
+
 static int ascending(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -88,6 +102,7 @@ Suite *suite_rank(void)
     Suite *s = suite_create("rank");
     TCase *c = tcase_create("rank");
     tcase_add_test(c, keys_order_scores_then_indices);
+    tcase_add_test(c, keys_made_together_are_those_made_alone);
     tcase_add_test(c, select_and_sort_agree_with_the_library);
     tcase_add_test(c, cover_stops_where_a_sorted_walk_does);
     tcase_add_test(c, ranges_of_masks);
