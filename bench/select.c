@@ -1,9 +1,9 @@
-/* select.c — every selecting method in one decode step: 135M shape at Q8_0, depth 32,768, a budget of 2,048 rows, two threads, beside the floor
+/* select.c — every selecting method in one decode step: 135M or 1B shape at Q8_0, depth 32,768, a budget of 2,048 rows, two threads, beside the floor
  * that memory sets in the same run. Selector cost, index build, break-even depth and the price of a shadow apart. One JSON line a figure.
  *
- * A step is the weights read once (one matrix of their bytes) and 30 layers of attention. Two layers' rows are made; before each is
- * measured the weights pass through the caches, as they do between two uses of a layer in a real step; the other layers take the same
- * time. Selection and attention run through the engine's own code. usage: select [METHOD]… [--quick] */
+ * A step is the weights read once (a matrix of their bytes, or a part of it as often as it takes) and the layers' attention. Two layers' rows are
+ * made; before each is measured the weights pass through the caches, as they do between two uses of a layer in a real step; the other layers take
+ * the same time. Selection and attention run through the engine's own code. usage: select [--shape 135m|1b] [METHOD]… [--quick] */
 #include "runtime/evaluate/budget.h"
 #include "runtime/evaluate/shadow.h"
 #include "runtime/execution/attention.h"
@@ -15,8 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 2, LAYERS = 30, Q_HEADS = 9, KV_HEADS = 3, GROUP = 3, D = 64, MADE = 2, SETS = 4, DEPTH = 32768, BUDGET = 2048, REPEATS = 7,
-       WEIGHT_ROWS = 233472, WEIGHT_COLS = 576, TOPICS = 256, KEPT = 32, SWEEP_BYTES = 128 << 20, BUILD_SHARE = 3 };
+enum { THREADS = 2, D = 64, MADE = 2, SETS = 4, DEPTH = 32768, BUDGET = 2048, REPEATS = 7, TOPICS = 256, KEPT = 32, SWEEP_BYTES = 128 << 20, BUILD_SHARE = 3 };
+
+static const struct shape {
+    const char *name, *prefix; /* of the figures */
+    int32_t layers, q_heads, kv_heads;
+    int32_t weight_rows, weight_cols, weight_parts; /* of a matrix that is read weight_parts times */
+} shapes[] = {{"135m", "", 30, 9, 3, 233472, 576, 1}, {"1b", "1b/", 16, 32, 8, 65536, 2048, 8}}, *shape = shapes;
+static int32_t group_of(void) { return shape->q_heads / shape->kv_heads; }
 
 static double now_us(void) { return (double)kv_now_ns() / 1e3; }
 
@@ -43,7 +49,7 @@ static void check(enum kv_status s, const char *what)
 
 static void print(const char *method, const char *what, double value, const char *unit, double floor)
 {
-    printf("{\"name\":\"select/%s/%s\",\"value\":%.3f,\"unit\":\"%s\"", method, what, value, unit);
+    printf("{\"name\":\"select/%s%s/%s\",\"value\":%.3f,\"unit\":\"%s\"", shape->prefix, method, what, value, unit);
     if (floor > 0) printf(",\"floor\":%.3f,\"ratio\":%.3f}\n", floor, floor / value);
     else puts(",\"floor\":null,\"ratio\":null}");
     fflush(stdout);
@@ -62,8 +68,8 @@ static void multiply_part(void *ctx, int32_t worker, int32_t i)
 {
     (void)ctx, (void)worker;
     enum { PARTS = 64 };
-    int32_t groups = WEIGHT_ROWS / 16;
-    kv_kernels()->matmul(&weights, &act, groups * i / PARTS * 16, groups * (i + 1) / PARTS * 16, product, WEIGHT_ROWS);
+    int32_t groups = shape->weight_rows / 16;
+    kv_kernels()->matmul(&weights, &act, groups * i / PARTS * 16, groups * (i + 1) / PARTS * 16, product, shape->weight_rows);
 }
 
 /* Also empties the caches of everything else. */
@@ -101,16 +107,16 @@ static double bytes_per_us(void)
 
 static void make_weights(void)
 {
-    size_t bytes = kv_type_row_bytes(KV_Q8_0, WEIGHT_COLS) * (size_t)WEIGHT_ROWS;
+    size_t bytes = kv_type_row_bytes(KV_Q8_0, shape->weight_cols) * (size_t)shape->weight_rows;
     uint8_t *file = need(malloc(bytes));
     for (size_t i = 0; i < bytes; i++) file[i] = (uint8_t)(i * 2654435761u >> 16 & 0x3b);
-    kv_mat_pack(&weights, KV_Q8_0, file, WEIGHT_ROWS, WEIGHT_COLS, need(aligned_alloc(64, (kv_mat_packed_bytes(KV_Q8_0, WEIGHT_ROWS, WEIGHT_COLS) + 63) / 64 * 64)));
+    kv_mat_pack(&weights, KV_Q8_0, file, shape->weight_rows, shape->weight_cols, need(aligned_alloc(64, (kv_mat_packed_bytes(KV_Q8_0, shape->weight_rows, shape->weight_cols) + 63) / 64 * 64)));
     free(file);
-    float *x = need(calloc(WEIGHT_COLS, sizeof *x));
-    for (int i = 0; i < WEIGHT_COLS; i++) x[i] = random_unit();
-    act = (struct kv_act){1, WEIGHT_COLS, x, need(calloc(WEIGHT_COLS, 1)), need(calloc(WEIGHT_COLS / 32, 4)), need(calloc(WEIGHT_COLS / 32, 4))};
+    float *x = need(calloc(shape->weight_cols, sizeof *x));
+    for (int i = 0; i < shape->weight_cols; i++) x[i] = random_unit();
+    act = (struct kv_act){1, shape->weight_cols, x, need(calloc(shape->weight_cols, 1)), need(calloc(shape->weight_cols / 32, 4)), need(calloc(shape->weight_cols / 32, 4))};
     kv_kernels()->quantise(&act);
-    product = need(calloc(WEIGHT_ROWS, sizeof *product));
+    product = need(calloc(shape->weight_rows, sizeof *product));
     uint64_t *m = need(aligned_alloc(4096, SWEEP_BYTES));
     memset(m, 1, SWEEP_BYTES);
     swept = m;
@@ -121,15 +127,15 @@ static void make_weights(void)
 static struct kv_cache cache;
 static struct kv_attention_runner *runner;
 static float *topic; /* [TOPICS][D] */
-static float kept[KV_HEADS * KEPT * GROUP * D];
+static float *kept; /* [kv_heads][KEPT][group][D] */
 
 /* Keys lie about topics, as keys of a text do; queries look for one. */
 static void make_rows(void)
 {
     struct kv_arena *arena;
     int32_t rows = DEPTH + KV_BLOCK_ROWS;
-    check(kv_arena_create(kv_slab_bytes(KV_F16, KV_HEADS, D), UINT64_C(4) << 30, &arena), "arena");
-    check(kv_cache_init(&cache, MADE, KV_HEADS, D, KV_F16, rows), "cache");
+    check(kv_arena_create(kv_slab_bytes(KV_F16, shape->kv_heads, D), UINT64_C(4) << 30, &arena), "arena");
+    check(kv_cache_init(&cache, MADE, shape->kv_heads, D, KV_F16, rows), "cache");
     check(kv_cache_reserve(&cache, arena, rows), "rows");
     topic = need(malloc(TOPICS * D * sizeof *topic));
     for (int i = 0; i < TOPICS * D; i++) topic[i] = random_unit() * 2;
@@ -137,7 +143,7 @@ static void make_rows(void)
     size_t row_bytes = kv_row_bytes(KV_F16, D);
     for (int32_t l = 0; l < MADE; l++)
         for (int32_t i = 0; i < rows; i++)
-            for (int32_t h = 0; h < KV_HEADS; h++) {
+            for (int32_t h = 0; h < shape->kv_heads; h++) {
                 uint8_t *slab = cache.slab[l * cache.max_blocks + i / KV_BLOCK_ROWS];
                 const float *t = topic + (size_t)(((uint32_t)(i / 24) * 2654435761u >> 8) % TOPICS) * D;
                 for (int c = 0; c < D; c++) x[c] = t[c] + random_unit();
@@ -145,15 +151,17 @@ static void make_rows(void)
                 for (int c = 0; c < D; c++) x[c] = random_unit();
                 kv_kernels()->to_rows(KV_F16, x, D, (uint8_t *)(uintptr_t)kv_slab_v(&cache, slab, h) + (size_t)(i % KV_BLOCK_ROWS) * row_bytes);
             }
-    struct kv_attention_shape shape = {Q_HEADS, KV_HEADS, D, 0.125f, 1, 1, cache.max_blocks};
-    check(kv_attention_create(&shape, workers, &runner), "attention");
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) kept[i] = topic[i % (TOPICS * D)] * 1.5f + random_unit();
+    struct kv_attention_shape heads = {shape->q_heads, shape->kv_heads, D, 0.125f, 1, 1, cache.max_blocks};
+    check(kv_attention_create(&heads, workers, &runner), "attention");
+    size_t n = (size_t)shape->q_heads * KEPT * D;
+    kept = need(malloc(n * sizeof *kept));
+    for (size_t i = 0; i < n; i++) kept[i] = topic[i % (TOPICS * D)] * 1.5f + random_unit();
 }
 
 static void new_queries(void)
 {
     float *q = kv_attention_queries(runner);
-    for (int h = 0; h < Q_HEADS; h++) {
+    for (int h = 0; h < shape->q_heads; h++) {
         const float *t = topic + (size_t)((uint32_t)(random_unit() * TOPICS / 2 + TOPICS / 2) % TOPICS) * D;
         for (int c = 0; c < D; c++) q[h * D + c] = t[c] * 1.5f + random_unit();
     }
@@ -169,11 +177,11 @@ static void plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t l
     int64_t omitted;
     check(kv_selection_query(s, layer, kv_head, a, a->visible[0], 0, &mass, &omitted), s->method->name);
     if (omitted == 0) return;
-    out->support = s->support + (size_t)kv_head * GROUP * (size_t)s->max_blocks;
+    out->support = s->support + (size_t)kv_head * (size_t)group_of() * (size_t)s->max_blocks;
     if (!s->method->estimate) return;
     struct kv_rows rows = kv_selection_rows(s, a, a->visible[0]);
-    float *estimate = s->estimate + (size_t)kv_head * GROUP * D;
-    check(s->method->estimate(s->selector[layer * KV_HEADS + kv_head], &rows, a->q, out->support, a->n_blocks, estimate), s->method->name);
+    float *estimate = s->estimate + (size_t)kv_head * (size_t)group_of() * D;
+    check(s->method->estimate(s->selector[layer * shape->kv_heads + kv_head], &rows, a->q, out->support, a->n_blocks, estimate), s->method->name);
     out->output = estimate;
 }
 
@@ -194,9 +202,9 @@ static struct kv_selection *make_selection(const struct kv_pipeline *p)
     struct kv_params params;
     struct kv_error err = {0};
     const struct kv_selector_method *m = kv_selector_find(p->selector);
-    struct kv_sequence_shape shape = {m->dense_layers + MADE, Q_HEADS, KV_HEADS, D};
+    struct kv_sequence_shape of = {m->dense_layers + MADE, shape->q_heads, shape->kv_heads, D};
     kv_params_default(p, &params);
-    if (kv_budget_set(p, BUDGET, &params, &err) != KV_OK || kv_selection_create(m, &params, &shape, DEPTH + KV_BLOCK_ROWS, KEPT, &s, &err) != KV_OK) {
+    if (kv_budget_set(p, BUDGET, &params, &err) != KV_OK || kv_selection_create(m, &params, &of, DEPTH + KV_BLOCK_ROWS, KEPT, &s, &err) != KV_OK) {
         fprintf(stderr, "select: %s: %s\n", p->name, err.message);
         exit(1);
     }
@@ -237,7 +245,7 @@ static struct build build_indexes(struct kv_selection *s, int32_t depth)
     b.steps = (double)n / MADE;
     b.median_us = quantile(us, n, 0.5);
     b.p99_us = quantile(us, n, 0.99);
-    b.head_ms = (double)atomic_exchange(&s->build_ns, 0) / 1e6 / (MADE * KV_HEADS);
+    b.head_ms = (double)atomic_exchange(&s->build_ns, 0) / 1e6 / (MADE * shape->kv_heads);
     free(us);
     return b;
 }
@@ -270,14 +278,15 @@ static struct layer_cost measure(const struct kv_pipeline *p, int32_t depth, int
         }
     c.rows = s ? (double)s->rows / (double)s->queries : depth;
     c.query_us = s ? (double)s->query_ns / 1e3 / (double)s->queries : 0;
-    c.bytes = KV_HEADS * (c.rows * row_bytes + (s ? (double)s->ranked_bytes / (double)s->queries : 0));
+    c.bytes = shape->kv_heads * (c.rows * row_bytes + (s ? (double)s->ranked_bytes / (double)s->queries : 0));
     kv_selection_destroy(s);
     return c;
 }
 
 /* ---------------------------------------------------------------- a method */
 
-static double weights_us = 1e12, dense_us[16]; /* of a layer, by depth */
+static double weights_us = 1e12, dense_us[16]; /* of all weights; of a layer, by depth */
+static double weight_bytes(void) { return (double)weights.data_bytes * shape->weight_parts; }
 static const int32_t depths[] = {2048, 4096, 8192, 16384, DEPTH};
 enum { N_DEPTHS = sizeof depths / sizeof *depths };
 
@@ -285,16 +294,17 @@ static void bench_method(const struct kv_pipeline *p, bool quick)
 {
     const struct kv_selector_method *m = kv_selector_find(p->selector);
     struct layer_cost c = measure(p, DEPTH, REPEATS);
-    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1], selecting = LAYERS - m->dense_layers;
+    double exact_us = weights_us + shape->layers * dense_us[N_DEPTHS - 1], selecting = shape->layers - m->dense_layers;
     double step_us = weights_us + m->dense_layers * dense_us[N_DEPTHS - 1] + selecting * c.us, rate = bytes_per_us();
-    double floor_us = ((double)weights.data_bytes + m->dense_layers * KV_HEADS * (double)DEPTH * 4 * D + selecting * c.bytes) / rate;
+    double floor_us = (weight_bytes() + m->dense_layers * shape->kv_heads * (double)DEPTH * 4 * D + selecting * c.bytes) / rate;
     print(p->name, "depth-32768", step_us / 1e3, "ms", floor_us / 1e3);
     print(p->name, "speedup-over-exact", exact_us / step_us, "times", 0);
+    print(p->name, "byte-cost", c.us / c.bytes / (dense_us[N_DEPTHS - 1] / (shape->kv_heads * (double)DEPTH * 4 * D)), "times a dense one", 0);
     print(p->name, "selector", c.query_us, "us", 0);
     print(p->name, "rows", c.rows, "rows", 0);
     print(p->name, "index-build", c.build.head_ms, "ms", 0);
     /* Of all heads on all threads, beside the prompt's last token; and how many tokens it takes to win that back. */
-    double exposed_us = selecting * KV_HEADS * c.build.head_ms * 1e3 / THREADS;
+    double exposed_us = selecting * shape->kv_heads * c.build.head_ms * 1e3 / THREADS;
     print(p->name, "index-exposed", exposed_us / 1e6, "s", 0);
     print(p->name, "index-payback", exact_us > step_us ? exposed_us / (exact_us - step_us) : -1, "tokens", 0);
     print(p->name, "index-steps", c.build.steps, "steps", 0);
@@ -328,8 +338,8 @@ static void bench_shadow(void)
     enum { TURNS = 60 };
     struct kv_selection *s = make_selection(kv_pipeline_find("quest"));
     int32_t layer = s->method->dense_layers;
-    double us[2][TURNS], exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1];
-    size_t scratch_doubles = kv_shadow_online_doubles(DEPTH + KV_BLOCK_ROWS, D, GROUP);
+    double us[2][TURNS], exact_us = weights_us + shape->layers * dense_us[N_DEPTHS - 1];
+    size_t scratch_doubles = kv_shadow_online_doubles(DEPTH + KV_BLOCK_ROWS, D, group_of());
     double *scratch = need(malloc(scratch_doubles * sizeof *scratch));
     build_indexes(s, DEPTH);
     for (int i = 0; i < 2 * TURNS; i++) {
@@ -343,33 +353,43 @@ static void bench_shadow(void)
     }
     double unit_us = quantile(us[1], TURNS, 0.5) - quantile(us[0], TURNS, 0.5);
     print("shadow", "unit", unit_us / 1e3, "ms", 0);
-    print("shadow", "share-at-1-percent", 100 * (0.01 * LAYERS * KV_HEADS * unit_us) / exact_us, "% of decode", 2);
+    print("shadow", "share-at-1-percent", 100 * (0.01 * shape->layers * shape->kv_heads * unit_us) / exact_us, "% of decode", 2);
     free(scratch);
     kv_selection_destroy(s);
+}
+
+/* Whether a flag, or the value of one, stands at i. */
+static bool flag_at(int argc, char **argv, int i, bool *quick)
+{
+    if (!strcmp(argv[i], "--quick")) return *quick = true;
+    if (!strcmp(argv[i - 1], "--shape")) return true;
+    if (strcmp(argv[i], "--shape")) return false;
+    for (size_t k = 0; i + 1 < argc && k < sizeof shapes / sizeof *shapes; k++)
+        if (!strcmp(argv[i + 1], shapes[k].name)) return shape = &shapes[k], true;
+    fprintf(stderr, "select: --shape is one of 135m, 1b\n");
+    exit(2);
 }
 
 int main(int argc, char **argv)
 {
     bool quick = false;
+    int named = 0;
+    for (int i = 1; i < argc; i++) named += !flag_at(argc, argv, i, &quick);
     kv_numerics_enter();
     check(kv_workers_create(THREADS, &workers), "workers");
     make_weights();
     make_rows();
     new_queries();
     for (int i = 0; i < REPEATS; i++) {
-        double us = read_weights_us();
+        double us = 0;
+        for (int32_t part = 0; part < shape->weight_parts; part++) us += read_weights_us();
         if (us < weights_us) weights_us = us;
     }
     for (int i = 0; i < N_DEPTHS; i++) dense_us[i] = measure(NULL, depths[i], i + 1 == N_DEPTHS ? REPEATS : 3).us;
-    double exact_us = weights_us + LAYERS * dense_us[N_DEPTHS - 1], attention_rate = KV_HEADS * (double)DEPTH * 4 * D / dense_us[N_DEPTHS - 1];
+    double exact_us = weights_us + shape->layers * dense_us[N_DEPTHS - 1], attention_rate = shape->kv_heads * (double)DEPTH * 4 * D / dense_us[N_DEPTHS - 1];
     if (attention_rate > best_rate) best_rate = attention_rate;
-    double exact_floor = ((double)weights.data_bytes + LAYERS * KV_HEADS * (double)DEPTH * 4 * D) / bytes_per_us();
+    double exact_floor = (weight_bytes() + shape->layers * shape->kv_heads * (double)DEPTH * 4 * D) / bytes_per_us();
     print("exact", "depth-32768", exact_us / 1e3, "ms", exact_floor / 1e3);
-    int named = 0;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--quick")) quick = true;
-        else named++;
-    }
     for (size_t i = 0; i < kv_pipeline_count(); i++) {
         const struct kv_pipeline *p = kv_pipeline_at(i);
         bool wanted = p->built && p->selector && !named;

@@ -85,6 +85,7 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.iteration_us = (int32_t)c->iteration_us;
     e.prefill_chunk = (int32_t)c->prefill_chunk;
     e.index_share = c->index_share;
+    e.break_even = c->break_even;
     e.shadow_fraction = c->shadow_fraction;
     e.shadow_queue = (int32_t)c->shadow_queue;
     e.sink = kv_store_sink(d->app.store);

@@ -202,6 +202,8 @@ struct kv_engine_config {
     bool prefix_reuse;              /* rows of a prefix computed before, in the same tenant's namespace, are not computed again; default true */
     double index_share;             /* an index longer in the making than a step may take is built in parts, of so many products per product of dense attention,
                                      * and all rows are read until it is done; 0: in one, at the first token after the prompt; default 3 */
+    double break_even;              /* all rows are read where selecting would read no fewer bytes than they are, each counted so many times: rows picked
+                                     * here and there come slower than rows in order; default 1 */
     double shadow_fraction;         /* share of (layer, K/V head, step) units shadowed; default 0.02 */
     int32_t shadow_queue;           /* bounded; drops are counted */
     struct kv_receipt_sink sink;
@@ -405,9 +407,9 @@ struct kv_rates { /* what admission estimates from: moving averages of this run;
     double h2d_bytes_per_s, d2h_bytes_per_s, disk_read_bytes_per_s, disk_write_bytes_per_s;
     double h2d_promised, d2h_promised;                                /* bytes a second that requests under exact offload need */
     int64_t waiting_prompt_tokens, live_tokens_left;                  /* of those in the queue; that live ones may still publish */
+    uint64_t swap_bytes_per_iteration;                                /* of paused rows that may leave the arena and come back, together, while others run */
 };
 struct kv_engine_stats { /* a consistent copy made by the decode thread after each iteration */
-    uint64_t swap_bytes_per_iteration;                                /* of paused rows that may leave the arena and come back, together, while others run */
     int32_t active, queued, recomputing;
     uint64_t requests, finished, cancelled, rejected, published_tokens, prompt_tokens, iterations;
     uint64_t reserved_bytes; /* of host memory, set aside for requests that run or are paused and for turns that are being saved: no fault leaves any behind */

@@ -17,7 +17,7 @@ void kv_engine_config_default(struct kv_engine_config *c)
 {
     *c = (struct kv_engine_config){.max_sequences = 32, .max_queue = 256, .starvation_us = 10000000, .host_bytes = DEFAULT_HOST_BYTES, .swap_bytes = UINT64_C(256) << 20, .prefetch_bytes = UINT64_C(256) << 20,
                                    .remote_bytes = UINT64_C(256) << 20, .remote_timeout_ms = 2000, .remote_pause_ms = 10000,
-                                   .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256, .prefix_reuse = true, .index_share = 3,
+                                   .device_bytes = UINT64_C(256) << 20, .iteration_us = 50000, .prefill_chunk = 256, .prefix_reuse = true, .index_share = 3, .break_even = 1,
                                    .shadow_fraction = 0.02, .shadow_queue = 64};
 }
 
@@ -96,6 +96,7 @@ static enum kv_status check_config(const struct kv_engine_config *c, const struc
                            (long long)limits[i].value, (long long)limits[i].min, (long long)limits[i].max);
     if (!(c->shadow_fraction >= 0 && c->shadow_fraction <= 1))
         return kv_fail(err, KV_BAD_ARGUMENT, "shadow_fraction", "shadow_fraction must lie in 0 to 1");
+    if (!(c->break_even >= 1 && c->break_even <= 100)) return kv_fail(err, KV_BAD_ARGUMENT, "break_even", "break_even must lie in 1 to 100");
     if (!(c->index_share >= 0 && c->index_share <= 1e6)) return kv_fail(err, KV_BAD_ARGUMENT, "index_share", "index_share must lie in 0 to 1000000");
     return KV_OK;
 }

@@ -107,6 +107,7 @@ enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r,
         status = kv_selection_create(a.method, &a.candidate.params, &e->shape, r->n_prompt + r->max_tokens, r->n_prompt, &s->selection, err);
         if (status != KV_OK) goto fail;
         s->selection->build_share = e->config.index_share;
+        s->selection->break_even = e->config.break_even;
     }
     s->submitted_us = kv_engine_now_us();
     s->arrival_us = r->arrival_us ? r->arrival_us : s->submitted_us;

@@ -101,7 +101,7 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     *out = NULL;
     struct kv_selection *s = calloc(1, sizeof *s);
     if (!s) goto fail;
-    *s = (struct kv_selection){.pending = -1, .method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
+    *s = (struct kv_selection){.pending = -1, .break_even = 1, .method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
                                .group = shape->n_q_heads / shape->n_kv_heads, .d_head = shape->d_head, .max_rows = max_rows,
                                .max_blocks = (max_rows + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS};
     for (int32_t i = 0; m->rehearse && i < m->n_params; i++)
@@ -237,7 +237,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     double *mass = s->mass + (size_t)kv_head * group;
     status = s->method->query(s->selector[unit], &rows, a->q, widen, support, a->n_blocks, mass, ledger);
     if (status != KV_OK) return status;
-    if (ledger->candidate_bytes + ledger->payload_bytes >= (uint64_t)n_visible * 2 * kv_rows_row_bytes(&rows)) {
+    if ((double)(ledger->candidate_bytes + ledger->payload_bytes) * s->break_even >= 2.0 * n_visible * (double)kv_rows_row_bytes(&rows)) {
         if (!widen) s->dense_until[unit] = n_visible + n_visible / 8 + 1;
         atomic_fetch_add_explicit(&s->whole, 1, memory_order_relaxed);
         take_all(s, &rows, a->n_blocks, support, ledger);

@@ -31,12 +31,13 @@ struct kv_selection {
     bool *built;                   /* [n_layers][n_kv_heads] */
     int32_t pending;               /* in shadow: the unit whose index every step builds a part of, or -1 */
     double build_share;            /* products a step spends on an unfinished index, per product of its dense attention; 0: all of them */
+    double break_even;             /* what a byte that selecting reads counts beside one of all rows in order; 1 */
     uint64_t *support;             /* [n_kv_heads][group][max_blocks] of the layer in work */
     float *estimate;               /* [n_kv_heads][group][d_head] */
     double *mass;                  /* [n_kv_heads][group] */
     struct kv_ledger *ledger;      /* [n_kv_heads] of the last query */
     int32_t *dense_until;          /* [n_layers][n_kv_heads] rows below which selecting reads no less than all rows; asked again from there on */
-    _Atomic uint64_t ahead_bytes, queries, query_ns, ranked_bytes, rows, visible, build_ns, waits, whole; /* since the decode thread last took them; waits: heads that read all rows because their index was being built; whole: because that is no more than selecting reads */
+    _Atomic uint64_t ahead_bytes, queries, query_ns, ranked_bytes, rows, visible, build_ns, waits, whole; /* since the decode thread last took them; waits: heads that read all rows because their index was being built; whole: because that costs no more than selecting */
     bool rehearses;                /* ranked by foretold queries */
     float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
     int32_t n_prefill_q;
@@ -134,7 +135,7 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
 void kv_selection_destroy(struct kv_selection *s);
 enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out);
 /* Worker thread. Brings the index of one head up to the rows of `a` (position + 1 visible) and queries it. *omitted: rows left out,
- * summed over the group. Where ranking and selected rows are no fewer bytes than all rows, all rows are the answer: the method is below its
+ * summed over the group. Where ranking and selected rows, times break_even, are no fewer bytes than all rows, all rows are the answer: the method is below its
  * break-even depth there, and is asked again when an eighth more rows have come. So they are while the index is being built. */
 enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
                                   int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted);

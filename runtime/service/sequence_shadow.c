@@ -107,6 +107,7 @@ static bool shadow_ready(struct kv_engine *e, struct kv_sequence *s, int32_t lay
     if (!s->shadow && kv_selection_create(e->now.method, &e->now.candidate.params, &e->shape, s->n_prompt + s->max_tokens, 0, &s->shadow, NULL) != KV_OK)
         return false;
     if (e->config.index_share > 0) s->shadow->build_share = SHADOW_BUILD * e->shape.n_layers * e->shape.n_kv_heads;
+    s->shadow->break_even = e->config.break_even;
     s->shadow_candidate = e->now.candidate.id;
     struct kv_selector *made;
     return kv_selection_instance(s->shadow, layer, kv_head, &made) == KV_OK;

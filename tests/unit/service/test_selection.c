@@ -76,6 +76,48 @@ START_TEST(below_break_even_all_rows_are_read)
 }
 END_TEST
 
+static uint64_t whole_heads(double break_even, int *approximate)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine_config c;
+    struct kv_engine_stats stats;
+    kv_engine_config_default(&c);
+    c.break_even = break_even;
+    struct kv_engine *e = make_engine(&c);
+    install(e, "quest", "budget_rows", 64, false);
+    run_init(r, 6, 400, 20);
+    assign(e, r, KV_APPROXIMATE);
+    run_all(e, r);
+    kv_engine_stats(e, &stats);
+    *approximate = r->n - first_approximate(r);
+    kv_engine_destroy(e);
+    free(r);
+    return stats.below_break_even;
+}
+
+/* A budget that pays where bytes are equal does not where each that selecting reads counts ten times. */
+START_TEST(bytes_that_cost_more_move_the_break_even)
+{
+    int equal, dear;
+    ck_assert_uint_eq(whole_heads(1, &equal), 0);
+    ck_assert_uint_gt(whole_heads(10, &dear), 0);
+    ck_assert_int_gt(equal, 0);
+    ck_assert_int_eq(dear, 0);
+}
+END_TEST
+
+START_TEST(a_break_even_below_one_is_refused)
+{
+    struct kv_engine_config c;
+    struct kv_engine *e;
+    struct kv_error err = {0};
+    kv_engine_config_default(&c);
+    c.break_even = 0.5;
+    ck_assert_int_eq(kv_engine_create(demo_model(), &c, &e, &err), KV_BAD_ARGUMENT);
+    ck_assert_str_eq(err.where, "break_even");
+}
+END_TEST
+
 /* In shadow an index is built beside the baseline, one at a time; its units are measured once it is done, and dropped before. */
 START_TEST(a_shadowed_index_is_built_step_by_step)
 {
@@ -106,6 +148,8 @@ Suite *suite_selection(void)
     tcase_set_timeout(c, 120);
     tcase_add_test(c, an_index_in_the_making_serves_all_rows);
     tcase_add_test(c, below_break_even_all_rows_are_read);
+    tcase_add_test(c, bytes_that_cost_more_move_the_break_even);
+    tcase_add_test(c, a_break_even_below_one_is_refused);
     tcase_add_test(c, a_shadowed_index_is_built_step_by_step);
     suite_add_tcase(s, c);
     return s;
