@@ -166,13 +166,12 @@ static bool work(struct kv_turns *t)
         take_out(j->ahead ? &t->ahead : &t->reads, j);
         pthread_mutex_unlock(&t->lock);
         bool looks = atomic_load(&j->phase) == KV_TURN_LOOKING;
+        struct kv_fetch *plan = looks && !j->fetch ? kv_turns_look_on_disk(t, j) : NULL;
         if (!looks) kv_turns_read_blocks(t, j);
-        else if (!j->fetch) kv_turns_look_on_disk(t, j);
-        bool asks = looks && j->fetch && !j->fetch->done;
-        if (looks && !asks) kv_turns_looked(t, j);
+        else if (!plan) kv_turns_looked(t, j);
         publish_stats(t);
         pthread_mutex_lock(&t->lock);
-        if (asks) kv_turns_fetch_begin(t, j);
+        if (plan) kv_turns_fetch_begin(t, j, plan);
         else done(t, j, looks ? KV_TURN_FOUND : KV_TURN_DONE); /* j may be gone from here on */
     } else if ((j = t->saves.head)) {
         pthread_mutex_unlock(&t->lock);

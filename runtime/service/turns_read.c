@@ -15,7 +15,7 @@ static bool named(const struct kv_turn *j)
 }
 
 /* What the disk has, and what the remote tier is to be asked for. */
-void kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j)
+struct kv_fetch *kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j)
 {
     int32_t held = j->held = kv_chain_held(t->directory, &j->chain);
     double rows = (held - j->first) * KV_BLOCK_ROWS, bytes = (double)(held - j->first) * j->chain.n_layers * (double)t->config.slab_bytes;
@@ -28,12 +28,12 @@ void kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j)
     struct kv_chain used = j->chain;
     used.n_blocks = held;
     kv_chain_touch(t->directory, &used); /* what a request waits for is no victim of the saves before it */
-    j->fetch = kv_turns_fetch_plan(t, j, held);
-    if (j->ahead) return;
+    if (j->ahead) return NULL;
     pthread_mutex_lock(&t->lock);
     t->tier.hits += (uint64_t)(held > j->first ? held - j->first : 0);
     t->tier.misses += (uint64_t)(j->chain.n_blocks - (held > j->first ? held : j->first));
     pthread_mutex_unlock(&t->lock);
+    return kv_turns_fetch_plan(t, j, held);
 }
 
 /* Both tiers were asked: the session's state follows. */

@@ -219,12 +219,13 @@ struct kv_fetch *kv_turns_fetch_plan(struct kv_turns *t, const struct kv_turn *j
     return NULL;
 }
 
-void kv_turns_fetch_begin(struct kv_turns *t, struct kv_turn *j)
+void kv_turns_fetch_begin(struct kv_turns *t, struct kv_turn *j, struct kv_fetch *f)
 {
     struct kv_turns_remote *r = t->remote;
-    j->fetch->turn = j;
-    *r->fetch_tail = j->fetch;
-    r->fetch_tail = &j->fetch->next;
+    j->fetch = f;
+    f->turn = j;
+    *r->fetch_tail = f;
+    r->fetch_tail = &f->next;
     pthread_cond_broadcast(&r->wake);
     pthread_cond_broadcast(&t->answered); /* whoever gives the turn up meanwhile waits for this */
 }

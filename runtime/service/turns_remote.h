@@ -39,7 +39,7 @@ int32_t kv_turns_remote_overflow(struct kv_turns *t, const struct kv_turn *save,
 enum kv_status kv_turns_remote_erase(struct kv_turns *t, struct kv_chunk_identity *ids, int32_t n, struct command *c);
 
 /* --- under the lock */
-void kv_turns_fetch_begin(struct kv_turns *t, struct kv_turn *j);
+void kv_turns_fetch_begin(struct kv_turns *t, struct kv_turn *j, struct kv_fetch *f);
 bool kv_turns_fetch_cancel(struct kv_turns *t, struct kv_turn *j); /* false: none is under way */
 
 /* --- any thread */

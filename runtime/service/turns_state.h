@@ -58,7 +58,7 @@ struct kv_turns {
 };
 
 /* turns_read.c. Turns thread, without the lock. */
-void kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j); /* plans a fetch of what is not there */
+struct kv_fetch *kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j); /* what the remote tier is to be asked for; NULL: nothing */
 void kv_turns_looked(struct kv_turns *t, struct kv_turn *j);       /* both tiers were asked */
 void kv_turns_read_blocks(struct kv_turns *t, struct kv_turn *j);
 int32_t kv_turns_blocks_in(uint64_t window_bytes, uint64_t block_bytes);
