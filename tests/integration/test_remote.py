@@ -4,12 +4,13 @@ import hashlib
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import threading
 import time
 import unittest
 
-from support import Daemon
+from support import KVASIR, Daemon
 from test_sessions import STORY, chat, first_turn, kill, saved, second_turn
 
 SECRET = "extents-secret-of-a-test"
@@ -235,6 +236,17 @@ class Remote(unittest.TestCase):
             self.assertEqual((status, answer["error"]["code"]), (503, "REMOTE_UNAVAILABLE"))
             self.assertIn("again", answer["error"]["hint"])
 
+    def test_the_failure_lab_checks_a_silent_store(self):
+        with Store() as store:
+            with self.client(store.url, "faults.enabled=true") as d:
+                status, fault = d.post("/api/v1/faults/remote_timeout/run")
+                self.assertEqual((status, fault["last"]["pass"]), (200, True), fault)
+                self.assertIn("answer", [c["what"] for c in fault["last"]["checks"]])
+                self.assertEqual([f["reason"] for f in d.get("/api/v1/failures")[1]["failures"]], ["REMOTE_TIMEOUT"])
+                self.assertEqual(self.tier(d)["breaker"], "closed")  # whoever was not named is still served by the store
+                self.assertEqual(self.tier(d)["capability"]["checksum"], "aes-256-gcm")
+                done = subprocess.run([KVASIR, "--url", d.url, "doctor", "--state", d.state], capture_output=True, text=True, timeout=30)
+                self.assertIn("remote tier", done.stdout)
 
 class Between(threading.Thread):
     """Hands requests on to a server, and its answers back: not at all (stall), the beginning of a long one (cut), or the end of the connection instead (end)."""
