@@ -112,9 +112,10 @@ struct kv_kernels {
     void (*nearest_two)(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label,
                         float *least, float *second);
     /* out[i * out_stride + t] = sum over c of weight[i * n_channels + c] times channel pick[c] (NULL: c) of row t, for n_q query rows and whole
-     * blocks. columns: stored values, channel-major in each block: [n_blocks][d][64]. Each sum is one chain of fused steps in ascending c. */
-    void (*column_dots)(enum kv_type row_type, const void *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,
-                        int32_t n_blocks, float *out, size_t out_stride);
+     * blocks. columns: stored values, channel-major in each run of rows, a multiple of 64: [runs][d][run]. Each sum is one chain of fused steps in
+     * ascending c. Some of the channels are read fastest where a run fills a page, all of them where it is a block. */
+    void (*column_dots)(enum kv_type row_type, const void *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,
+                        int32_t n_channels, int32_t n_blocks, float *out, size_t out_stride);
     /* Bit t of mask: x[t] is over `least` or no number; bits from n to the end of the last word are 0. Returns how many are set. */
     int32_t (*outrank)(const float *x, int32_t n, float least, uint64_t *mask);
     /* out[i] = q · row[i], as dot; blocks: stored [64][d_head]. */

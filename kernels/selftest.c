@@ -135,8 +135,8 @@ static void test_ranking(struct run *r)
     r->k->to_rows(KV_F16, x, N * D, stored);
     r->k->nearest(x, D, WIDTH + 1, centre, square, CENTRES, WIDTH, label), put(r, label, sizeof label);
     r->k->nearest_two(x, D, WIDTH + 1, centre, square, CENTRES, WIDTH, label, out, out + D), put(r, label, sizeof label), put(r, out, 2 * D * 4);
-    r->k->column_dots(KV_F16, stored, D, NULL, weight, Q, D, BLOCKS, out, N), put(r, out, sizeof out);
-    r->k->column_dots(KV_F16, stored, D, pick, weight, Q, N_PICK, BLOCKS, out, N), put(r, out, sizeof out);
+    r->k->column_dots(KV_F16, stored, D, KV_BLOCK_ROWS, NULL, weight, Q, D, BLOCKS, out, N), put(r, out, sizeof out);
+    r->k->column_dots(KV_F16, stored, D, KV_BLOCK_ROWS, pick, weight, Q, N_PICK, BLOCKS, out, N), put(r, out, sizeof out);
     above = r->k->outrank(out, N - 7, out[5], mask), put(r, &above, sizeof above), put(r, mask, sizeof mask);
     r->k->row_dots(KV_F16, blocks, row, N_ROW, weight, D, out), put(r, out, N_ROW * 4);
     r->k->row_sum(KV_F16, blocks, row, N_ROW, weight, D, out), put(r, out, D * 4);

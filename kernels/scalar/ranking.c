@@ -3,18 +3,18 @@
 #include "kernels/scalar/real.h"
 #include "kernels/scalar/scalar.h"
 
-void kv_scalar_column_dots(enum kv_type row_type, const void *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,
-                           int32_t n_blocks, float *out, size_t out_stride)
+void kv_scalar_column_dots(enum kv_type row_type, const void *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,
+                           int32_t n_channels, int32_t n_blocks, float *out, size_t out_stride)
 {
-    size_t run = KV_BLOCK_ROWS * (row_type == KV_F32 ? sizeof(float) : sizeof(uint16_t));
-    for (int32_t b = 0; b < n_blocks; b++)
+    size_t width = row_type == KV_F32 ? sizeof(float) : sizeof(uint16_t);
+    for (int32_t first = 0; first < n_blocks * KV_BLOCK_ROWS; first += KV_BLOCK_ROWS)
         for (int32_t i = 0; i < n_q; i++) {
-            float *sum = out + (size_t)i * out_stride + (size_t)b * KV_BLOCK_ROWS;
+            float *sum = out + (size_t)i * out_stride + first;
             for (int32_t t = 0; t < KV_BLOCK_ROWS; t++) sum[t] = 0;
             for (int32_t c = 0; c < n_channels; c++) {
-                size_t at = (size_t)b * (size_t)d + (size_t)(pick ? pick[c] : c);
+                size_t at = ((size_t)(first / run) * (size_t)d + (size_t)(pick ? pick[c] : c)) * (size_t)run + (size_t)(first % run);
                 float column[KV_BLOCK_ROWS];
-                kv_dequantise_row(row_type, (const uint8_t *)columns + at * run, KV_BLOCK_ROWS, column);
+                kv_dequantise_row(row_type, (const uint8_t *)columns + at * width, KV_BLOCK_ROWS, column);
                 for (int32_t t = 0; t < KV_BLOCK_ROWS; t++) sum[t] = kv_fma(weight[(size_t)i * (size_t)n_channels + (size_t)c], column[t], sum[t]);
             }
             for (int32_t t = 0; t < KV_BLOCK_ROWS; t++) sum[t] = kv_canon(sum[t]);

@@ -14,8 +14,8 @@ void kv_scalar_finish(int32_t n_q, int32_t d_head, struct kv_states s, float *ou
 void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
                            size_t out_stride);
 
-void kv_scalar_column_dots(enum kv_type row_type, const void *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,
-                           int32_t n_blocks, float *out, size_t out_stride);
+void kv_scalar_column_dots(enum kv_type row_type, const void *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,
+                           int32_t n_channels, int32_t n_blocks, float *out, size_t out_stride);
 int32_t kv_scalar_outrank(const float *x, int32_t n, float least, uint64_t *mask);
 void kv_scalar_row_dots(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *q, int32_t d, float *out);
 void kv_scalar_row_sum(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *weight, int32_t d, float *out);

@@ -1,34 +1,37 @@
 /* avx2_ranking.c — what ranking rows takes, eight rows or channels a vector. */
 #include "kernels/x86/avx2.h"
 
-/* Half a block and one query row. */
-KV_INLINE void half_dots(const enum kv_type type, const uint8_t *block, const int32_t *pick, const float *weight, int32_t n_channels, size_t first, float *out)
+/* Half a block and one query row; stride: bytes from channel to channel. */
+KV_INLINE void half_dots(const enum kv_type type, const uint8_t *block, size_t stride, const int32_t *pick, const float *weight, int32_t n_channels, size_t first,
+                         float *out)
 {
     __m256 acc[4];
     for (int v = 0; v < 4; v++) acc[v] = _mm256_setzero_ps();
     for (int32_t c = 0; c < n_channels; c++) {
-        const uint8_t *column = block + (size_t)(pick ? pick[c] : c) * KV_BLOCK_ROWS * kv_width(type);
+        const uint8_t *column = block + (size_t)(pick ? pick[c] : c) * stride;
         __m256 w = _mm256_set1_ps(weight[c]);
         for (int v = 0; v < 4; v++) acc[v] = _mm256_fmadd_ps(w, kv_load8(type, column, first + 8 * (size_t)v), acc[v]);
     }
     for (int v = 0; v < 4; v++) _mm256_storeu_ps(out + first + 8 * v, kv_canon8(acc[v]));
 }
 
-KV_INLINE void column_dots(const enum kv_type type, const uint8_t *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,
-                           int32_t n_blocks, float *out, size_t out_stride)
+KV_INLINE void column_dots(const enum kv_type type, const uint8_t *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,
+                           int32_t n_channels, int32_t n_blocks, float *out, size_t out_stride)
 {
-    for (int32_t b = 0; b < n_blocks; b++, columns += (size_t)d * KV_BLOCK_ROWS * kv_width(type), out += KV_BLOCK_ROWS)
+    for (int32_t first = 0; first < n_blocks * KV_BLOCK_ROWS; first += KV_BLOCK_ROWS, out += KV_BLOCK_ROWS) {
+        const uint8_t *block = columns + ((size_t)(first / run) * (size_t)d * (size_t)run + (size_t)(first % run)) * kv_width(type);
         for (int32_t i = 0; i < n_q; i++)
-            for (size_t first = 0; first < KV_BLOCK_ROWS; first += 32)
-                half_dots(type, columns, pick, weight + (size_t)i * (size_t)n_channels, n_channels, first, out + (size_t)i * out_stride);
+            for (size_t half = 0; half < KV_BLOCK_ROWS; half += 32)
+                half_dots(type, block, (size_t)run * kv_width(type), pick, weight + (size_t)i * (size_t)n_channels, n_channels, half, out + (size_t)i * out_stride);
+    }
 }
 
-void kv_avx2_column_dots(enum kv_type row_type, const void *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,
-                         int32_t n_blocks, float *out, size_t out_stride)
+void kv_avx2_column_dots(enum kv_type row_type, const void *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,
+                         int32_t n_channels, int32_t n_blocks, float *out, size_t out_stride)
 {
-    if (row_type == KV_F16) column_dots(KV_F16, columns, d, pick, weight, n_q, n_channels, n_blocks, out, out_stride);
-    else if (row_type == KV_BF16) column_dots(KV_BF16, columns, d, pick, weight, n_q, n_channels, n_blocks, out, out_stride);
-    else column_dots(KV_F32, columns, d, pick, weight, n_q, n_channels, n_blocks, out, out_stride);
+    if (row_type == KV_F16) column_dots(KV_F16, columns, d, run, pick, weight, n_q, n_channels, n_blocks, out, out_stride);
+    else if (row_type == KV_BF16) column_dots(KV_BF16, columns, d, run, pick, weight, n_q, n_channels, n_blocks, out, out_stride);
+    else column_dots(KV_F32, columns, d, run, pick, weight, n_q, n_channels, n_blocks, out, out_stride);
 }
 
 int32_t kv_avx2_outrank(const float *x, int32_t n, float least, uint64_t *mask)

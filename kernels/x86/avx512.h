@@ -17,8 +17,8 @@ void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, s
 void kv_avx512_nearest(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label);
 void kv_avx512_nearest_two(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label,
                            float *least, float *second);
-void kv_avx512_column_dots(enum kv_type row_type, const void *columns, int32_t d, const int32_t *pick, const float *weight, int32_t n_q, int32_t n_channels,
-                           int32_t n_blocks, float *out, size_t out_stride);
+void kv_avx512_column_dots(enum kv_type row_type, const void *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,
+                           int32_t n_channels, int32_t n_blocks, float *out, size_t out_stride);
 int32_t kv_avx512_outrank(const float *x, int32_t n, float least, uint64_t *mask);
 void kv_avx512_row_dots(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *q, int32_t d, float *out);
 void kv_avx512_row_sum(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *weight, int32_t d, float *out);

@@ -34,7 +34,7 @@ struct kv_selector {
     double *basis, *gram; /* [d][d] columns are directions; [d][d] */
     float *direction;     /* [d][d] all directions, one a row */
     float *column;        /* [n_part][d] chosen directions */
-    void *part;           /* [blocks][n_part][64] partial keys; room for fp32 */
+    void *part;           /* [blocks][n_part][64] partial keys, all read in order; room for fp32 */
     float *product;       /* [d][64] of a block's keys and directions */
     uint64_t *key;        /* [d] */
     double *evidence;     /* [d] */
@@ -65,7 +65,7 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     struct kv_selector *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "infinigen", "no memory for a selector");
     s->d_head = d_head, s->group = group, s->cap = kv_mask_words(n_rows_max) * 64;
-    size_t d = (size_t)d_head, n = (size_t)s->cap;
+    size_t d = (size_t)d_head;
     s->n_part = (int32_t)(p->value[PARTIAL_RATIO] * d_head);
     if (s->n_part < 1) s->n_part = 1;
     infinigen_tune(s, p);
@@ -75,7 +75,7 @@ static enum kv_status infinigen_create(const struct kv_params *p, int32_t d_head
     s->gram = calloc(d * d, sizeof *s->gram);
     s->direction = calloc(d * d, sizeof *s->direction);
     s->column = calloc(part * d, sizeof *s->column);
-    s->part = kv_index_memory(part * n * sizeof(float));
+    s->part = kv_index_memory(part * (size_t)s->cap * sizeof(float));
     s->product = calloc(d * KV_BLOCK_ROWS, sizeof *s->product);
     s->key = calloc(d, sizeof *s->key);
     s->evidence = calloc(d, sizeof *s->evidence);
@@ -232,7 +232,7 @@ static void rehearse(struct kv_selector *s, const struct kv_rows *rows, const fl
     for (int32_t g = 0; g < s->group; g++)
         for (int32_t c = 0; c < s->n_part; c++)
             s->turned[g * s->n_part + c] = rows->scale * kv_kernels()->dot(q + (size_t)g * (size_t)s->d_head, s->column + (size_t)c * (size_t)s->d_head, s->d_head);
-    kv_kernels()->column_dots(rows->row_type, s->part, s->n_part, NULL, s->turned, s->group, s->n_part, kv_mask_words(rows->n_rows), out, (size_t)s->cap);
+    kv_kernels()->column_dots(rows->row_type, s->part, s->n_part, KV_BLOCK_ROWS, NULL, s->turned, s->group, s->n_part, kv_mask_words(rows->n_rows), out, (size_t)s->cap);
 }
 
 /* Rows over max − alpha; at least one. What is not a number is wanted. */

@@ -244,7 +244,7 @@ static int32_t take_words(struct kv_selector *s, const struct kv_rows *rows, con
         kv_words_add(w, (uint16_t)word);
     }
     int32_t n = kv_words_live(w);
-    kv_group_score_open(&s->score, n);
+    kv_group_score_open(&s->score);
     for (int32_t g = 0; g < s->group; g++) {
         fill_table(s, q + (size_t)g * (size_t)s->d_head);
         for (int32_t i = 0; i < n; i++) {
@@ -262,7 +262,7 @@ static int32_t take_words(struct kv_selector *s, const struct kv_rows *rows, con
 static void take_rows(struct kv_selector *s, const struct kv_rows *rows, const float *q, int32_t first, int32_t end, int32_t top, uint64_t *mask)
 {
     int32_t between = end - first;
-    kv_group_score_open(&s->score, between);
+    kv_group_score_open(&s->score);
     for (int32_t g = 0; g < s->group; g++) {
         score_head(s, rows, q + (size_t)g * (size_t)s->d_head, first, end);
         kv_group_score_add(&s->score, s->logit, between);

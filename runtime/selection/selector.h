@@ -68,7 +68,9 @@ struct kv_selector_method {
     int32_t (*covered)(const struct kv_selector *s);
     /* Rows whose keys start the clusters of the next build, instead of drawn ones; NULL for methods without. */
     enum kv_status (*seed_rows)(struct kv_selector *s, const int32_t *positions, int32_t n, struct kv_error *err);
-    /* Methods with a declared estimator replace plain attention over the support; NULL for all others. */
+    /* Methods with a declared estimator replace plain attention over the support; NULL for all others. Where `estimates` names a parameter that
+     * is 0, it would only repeat plain attention. */
+    const char *estimates;
     enum kv_status (*estimate)(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *support,
                                int32_t n_blocks, float *out /* [group][d_head] */);
 };

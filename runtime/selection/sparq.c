@@ -2,8 +2,8 @@
  *
  * Channels by Σ|q| over the group, rows by Σ of the group's proxy softmaxes at temperature √(d · coverage). The last local_rows
  * are among the k by an explicit union (the source's "+1"), ties go to the lower index. No dense layers, no sink. k ≥ T selects every
- * row. The index is a second copy of the keys as they are stored, channel-major in blocks of 64 rows, so that of every block r runs are read, for all
- * heads of the group at once; appended as rows are committed.
+ * row. The index is a second copy of the keys as they are stored, channel-major in runs of rows, so that of every run r channels are read, for
+ * all heads of the group at once; appended as rows are committed.
  * mean_term mixes in the running mean of values (the paper leaves it out under grouped queries). Widening doubles k. */
 #include "runtime/selection/methods.h"
 #include "runtime/selection/rank.h"
@@ -26,7 +26,7 @@ const struct kv_param_spec kv_selector_sparq_params[N_PARAMS] = {
 struct kv_selector {
     int32_t d_head, group, r, k, local_rows, cap_rows, n_rows;
     bool mean_term;
-    void *column;         /* [blocks][d_head][64] keys; room for fp32 */
+    void *column;         /* [runs][d_head][KV_RUN_ROWS] keys; room for fp32 */
     double *value_sum;    /* [d_head] over rows 0 … n_rows-1 */
     float *row;           /* [d_head] */
     uint64_t *key;        /* [d_head] */
@@ -64,11 +64,11 @@ static enum kv_status sparq_create(const struct kv_params *p, int32_t d_head, in
     struct kv_selector *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "sparq", "no memory for a selector");
     s->d_head = d_head, s->group = group, s->cap_rows = kv_mask_words(n_rows_max) * 64;
-    size_t d = (size_t)d_head, n = (size_t)s->cap_rows, g = (size_t)group;
+    size_t d = (size_t)d_head, g = (size_t)group;
     sparq_tune(s, p);
     s->mean_term = p->value[MEAN_TERM] != 0;
     size_t scratch = g * (d + 2) + kv_attend_scratch_floats(group, d_head, kv_tree_level(kv_mask_words(n_rows_max)));
-    s->column = kv_index_memory(d * n * sizeof(float)); /* of half as wide rows only the first half is ever touched */
+    s->column = kv_index_memory(d * kv_run_rows(n_rows_max) * sizeof(float)); /* of half as wide rows only the first half is ever touched */
     s->value_sum = calloc(d, sizeof *s->value_sum);
     s->row = calloc(d, sizeof *s->row);
     s->key = calloc(d, sizeof *s->key);
@@ -101,11 +101,12 @@ static enum kv_status sparq_append(struct kv_selector *s, const struct kv_rows *
     }
     s->dropped = false;
     size_t row_bytes = kv_rows_row_bytes(rows);
-    for (int32_t i = from; i < rows->n_rows; i++) {
-        const uint8_t *key = (const uint8_t *)rows->k[i / KV_BLOCK_ROWS] + (size_t)(i % KV_BLOCK_ROWS) * row_bytes;
-        kv_columns_put(rows->row_type, key, s->d_head, i, s->column);
-        if (s->mean_term) add_value(s, rows, i);
+    for (int32_t i = from, n; i < rows->n_rows; i += n) {
+        n = KV_BLOCK_ROWS - i % KV_BLOCK_ROWS < rows->n_rows - i ? KV_BLOCK_ROWS - i % KV_BLOCK_ROWS : rows->n_rows - i;
+        const uint8_t *keys = (const uint8_t *)rows->k[i / KV_BLOCK_ROWS] + (size_t)(i % KV_BLOCK_ROWS) * row_bytes;
+        kv_columns_put(rows->row_type, keys, n, s->d_head, i, s->column);
     }
+    for (int32_t i = from; s->mean_term && i < rows->n_rows; i++) add_value(s, rows, i);
     s->n_rows = rows->n_rows;
     return KV_OK;
 }
@@ -172,7 +173,7 @@ static void proxy_logits(struct kv_selector *s, const struct kv_rows *rows, cons
         float scale = part > 0 ? (float)((double)rows->scale / sqrt(part / whole)) : 0;
         for (int32_t i = 0; i < s->r; i++) s->weight[(size_t)g * (size_t)s->r + (size_t)i] = q[s->chosen[i]] * scale;
     }
-    kv_kernels()->column_dots(rows->row_type, s->column, s->d_head, s->chosen, s->weight, s->group, s->r, kv_mask_words(rows->n_rows), out, (size_t)s->cap_rows);
+    kv_kernels()->column_dots(rows->row_type, s->column, s->d_head, KV_RUN_ROWS, s->chosen, s->weight, s->group, s->r, kv_mask_words(rows->n_rows), out, (size_t)s->cap_rows);
 }
 
 /* α: the share of the head's proxy softmax that lies on the mask's rows; 1 when they are all rows. */
@@ -198,7 +199,7 @@ static enum kv_status sparq_query(struct kv_selector *s, const struct kv_rows *r
     if (!open_work(s, &w)) return KV_OUT_OF_MEMORY;
     choose_channels(s, q);
     proxy_logits(s, rows, q, w.own);
-    kv_group_score_open(&w.score, n);
+    kv_group_score_open(&w.score);
     for (int32_t g = 0; g < s->group; g++) kv_group_score_add(&w.score, w.own + (size_t)g * stride, n);
     kv_top_rows(kv_group_score_all(&w.score, n), far, k - local, w.key, support);
     kv_mask_set_range(support, far, n);
@@ -244,5 +245,5 @@ static enum kv_status sparq_estimate(struct kv_selector *s, const struct kv_rows
 const struct kv_selector_method kv_selector_sparq = {
     .name = "sparq", .params = kv_selector_sparq_params, .n_params = N_PARAMS, .online_estimate = "share of its own proxy softmax, without an interval", .per_q_head = false,
     .create = sparq_create, .tune = sparq_tune, .destroy = sparq_destroy, .build = sparq_build, .append = sparq_append, .drop = sparq_drop,
-    .query = sparq_query, .covered = sparq_covered, .estimate = sparq_estimate,
+    .query = sparq_query, .covered = sparq_covered, .estimates = "mean_term", .estimate = sparq_estimate,
 };

@@ -69,13 +69,15 @@ void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit)
     if (t && unit < t->cap_units) t->score[(size_t)g * (size_t)t->cap_units + (size_t)unit] = NAN;
 }
 
-void kv_columns_put(enum kv_type row_type, const void *row, int32_t d, int32_t at, void *columns)
+void kv_columns_put(enum kv_type row_type, const void *rows, int32_t n, int32_t d, int32_t at, void *columns)
 {
-    size_t block = (size_t)(at / KV_BLOCK_ROWS) * (size_t)d * KV_BLOCK_ROWS, t = (size_t)(at % KV_BLOCK_ROWS);
-    if (row_type == KV_F32)
-        for (int32_t c = 0; c < d; c++) ((float *)columns)[block + (size_t)c * KV_BLOCK_ROWS + t] = ((const float *)row)[c];
-    else
-        for (int32_t c = 0; c < d; c++) ((uint16_t *)columns)[block + (size_t)c * KV_BLOCK_ROWS + t] = ((const uint16_t *)row)[c];
+    size_t run = (size_t)(at / KV_RUN_ROWS) * (size_t)d * KV_RUN_ROWS + (size_t)(at % KV_RUN_ROWS);
+    for (int32_t c = 0; c < d; c++, run += KV_RUN_ROWS) /* channels lie a page apart: as many of a channel at once as there are */
+        for (int32_t i = 0; i < n; i++) {
+            size_t from = (size_t)i * (size_t)d + (size_t)c;
+            if (row_type == KV_F32) ((float *)columns)[run + (size_t)i] = ((const float *)rows)[from];
+            else ((uint16_t *)columns)[run + (size_t)i] = ((const uint16_t *)rows)[from];
+        }
 }
 
 struct extent {
@@ -97,11 +99,7 @@ static inline __attribute__((always_inline)) struct extent extent_of(const float
     return e;
 }
 
-void kv_group_score_open(struct kv_group_score *s, int32_t n)
-{
-    s->kept = false;
-    for (int32_t i = 0; i < n; i++) s->total[i] = 0, s->best[i] = -INFINITY;
-}
+void kv_group_score_open(struct kv_group_score *s) { s->added = s->kept = s->wide = false; }
 
 /* Sums in 64 chains, added in order; the part in work stays in the nearest cache. */
 static inline __attribute__((always_inline)) void score_add(struct kv_group_score *s, float *logit, const int32_t *times, int32_t n, void (*exponential)(const float *, int32_t, float *))
@@ -109,7 +107,7 @@ static inline __attribute__((always_inline)) void score_add(struct kv_group_scor
     enum { B = KV_BLOCK_ROWS, PART = 16 * B };
     const struct extent e = extent_of(logit, n);
     const float top = e.top, narrow = 50; /* logits no wider apart leave none of 2^26 rows a share under 1e-30 */
-    const bool kept = top - e.least <= narrow;
+    const bool kept = top - e.least <= narrow, added = s->added, wide = s->wide;
     double chain[B] = {0}, sum = 0;
     float part[B];
     for (int32_t first = 0; first < n; first += PART) {
@@ -119,10 +117,12 @@ static inline __attribute__((always_inline)) void score_add(struct kv_group_scor
             for (int32_t t = 0; t < B; t++) x[i + t] -= top;
         for (int32_t i = whole; i < rows; i++) x[i] -= top;
         for (int32_t i = 0; i < whole && !kept; i += B) { /* each loop writes one array: the compiler need not ask whether two overlap */
-            for (int32_t t = 0; t < B; t++) part[t] = x[i + t] > best[i + t] ? x[i + t] : best[i + t];
+            for (int32_t t = 0; t < B; t++) part[t] = x[i + t];
+            if (wide)
+                for (int32_t t = 0; t < B; t++) part[t] = part[t] > best[i + t] ? part[t] : best[i + t];
             for (int32_t t = 0; t < B; t++) best[i + t] = part[t];
         }
-        for (int32_t i = whole; i < rows && !kept; i++) best[i] = x[i] > best[i] ? x[i] : best[i];
+        for (int32_t i = whole; i < rows && !kept; i++) best[i] = !wide || x[i] > best[i] ? x[i] : best[i];
         exponential(x, rows, x);
         const int32_t *of = times ? times + first : NULL;
         for (int32_t i = 0; i < whole && !times; i += B)
@@ -137,10 +137,14 @@ static inline __attribute__((always_inline)) void score_add(struct kv_group_scor
     for (int32_t i = 0; i < whole; i += B) {
         for (int32_t t = 0; t < B; t++) part[t] = logit[i + t] * share;
         for (int32_t t = 0; t < B; t++) logit[i + t] = part[t];
-        for (int32_t t = 0; t < B; t++) total[i + t] += part[t];
+        if (added)
+            for (int32_t t = 0; t < B; t++) part[t] += total[i + t];
+        for (int32_t t = 0; t < B; t++) total[i + t] = part[t];
     }
-    for (int32_t i = whole; i < n; i++) total[i] += logit[i] *= share;
+    for (int32_t i = whole; i < n; i++) logit[i] *= share, total[i] = added ? total[i] + logit[i] : logit[i];
+    s->added = true;
     s->kept |= kept;
+    s->wide |= !kept;
 }
 
 #if defined(__x86_64__)

@@ -28,17 +28,19 @@ void kv_trace_scores(struct kv_ledger *ledger, int32_t g, const float *score, in
 
 void kv_trace_unranked(struct kv_ledger *ledger, int32_t g, int32_t unit);
 
-/* Puts a stored row of d values at place `at` of columns [blocks][d][64], as kv_kernels()->column_dots reads them. */
-void kv_columns_put(enum kv_type row_type, const void *row, int32_t d, int32_t at, void *columns);
+enum { KV_RUN_ROWS = 2048 }; /* of a channel: a page of them in two-byte rows, which no foresight of the processor passes over into channels not wanted */
+/* Puts n stored rows of d values, which share a block, at place `at` of columns [runs][d][KV_RUN_ROWS], as kv_kernels()->column_dots reads them. */
+void kv_columns_put(enum kv_type row_type, const void *rows, int32_t n, int32_t d, int32_t at, void *columns);
+static inline size_t kv_run_rows(int32_t n_rows) { return ((size_t)n_rows + KV_RUN_ROWS - 1) / KV_RUN_ROWS * KV_RUN_ROWS; }
 float kv_score_top(const float *x, int32_t n); /* the largest that is a number; -INFINITY: none */
 
 /* Ranking by the sum of a group's softmaxes. */
 struct kv_group_score { /* arrays [n], owned by the caller */
-    float *total; /* sum of softmaxes; zero it before the first head */
+    float *total; /* sum of softmaxes */
     float *best;  /* largest logit below its head's maximum, of heads whose logits lie wide apart */
-    bool kept;    /* some head's do not: no sum is rounded away */
+    bool added, kept, wide; /* there was a head; one whose logits do not, so that no sum is rounded away; one whose logits do */
 };
-void kv_group_score_open(struct kv_group_score *s, int32_t n);
+void kv_group_score_open(struct kv_group_score *s);
 /* Turns one head's logits into their softmax and adds it. */
 void kv_group_score_add(struct kv_group_score *s, float *logit, int32_t n);
 /* The same where entry i stands for times[i] rows. */

@@ -104,8 +104,11 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     *s = (struct kv_selection){.pending = -1, .break_even = 1, .method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
                                .group = shape->n_q_heads / shape->n_kv_heads, .d_head = shape->d_head, .max_rows = max_rows,
                                .max_blocks = (max_rows + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS};
-    for (int32_t i = 0; m->rehearse && i < m->n_params; i++)
-        if (!strcmp(m->params[i].name, m->rehearse)) s->rehearses = p->value[i] != 0;
+    s->estimates = m->estimate && !m->estimates;
+    for (int32_t i = 0; i < m->n_params; i++) {
+        if (m->rehearse && !strcmp(m->params[i].name, m->rehearse)) s->rehearses = p->value[i] != 0;
+        if (m->estimates && !strcmp(m->params[i].name, m->estimates)) s->estimates = p->value[i] != 0;
+    }
     size_t heads = (size_t)s->n_kv_heads, units = (size_t)s->n_layers * heads, group = (size_t)s->group;
     s->selector = calloc(units, sizeof *s->selector);
     s->built = calloc(units, sizeof *s->built);

@@ -39,6 +39,7 @@ struct kv_selection {
     int32_t *dense_until;          /* [n_layers][n_kv_heads] rows below which selecting reads no less than all rows; asked again from there on */
     _Atomic uint64_t ahead_bytes, queries, query_ns, ranked_bytes, rows, visible, build_ns, waits, whole; /* since the decode thread last took them; waits: heads that read all rows because their index was being built; whole: because that costs no more than selecting */
     bool rehearses;                /* ranked by foretold queries */
+    bool estimates;                /* the method's estimator replaces plain attention */
     float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
     int32_t n_prefill_q;
 };

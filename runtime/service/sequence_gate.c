@@ -43,7 +43,7 @@ static void accept(struct kv_sequence *s, int32_t layer, int32_t kv_head, const 
     size_t group = (size_t)sel->group;
     if (omitted == 0) return; /* every row: plain attention is the same, and cheaper than its masks */
     out->support = sel->support + (size_t)kv_head * group * (size_t)sel->max_blocks;
-    if (sel->method->estimate) {
+    if (sel->estimates) {
         float *estimate = sel->estimate + (size_t)kv_head * group * (size_t)sel->d_head;
         struct kv_rows rows = kv_selection_rows(sel, a, a->visible[0]);
         size_t unit = (size_t)layer * (size_t)sel->n_kv_heads + (size_t)kv_head;

@@ -39,11 +39,11 @@ static void evaluate(void *ctx, int32_t worker, int32_t i)
     /* What was published is one side of the comparison already: all rows, or the support of an accepted selection. */
     struct kv_states published = kv_attention_state(kv_transformer_attention(e->transformer), j->item, j->kv_head);
     if (!a.support) u.whole = published;
-    else if (!sel->method->estimate) u.part = published;
+    else if (!sel->estimates) u.part = published;
     if (j->served) {
         u.output = kv_attention_output(kv_transformer_attention(e->transformer)) +
                    ((size_t)j->item->row * (size_t)e->shape.n_q_heads + (size_t)j->kv_head * (size_t)sel->group) * (size_t)sel->d_head;
-        u.estimator = sel->method->estimate != NULL;
+        u.estimator = sel->estimates;
     } else {
         double mass;
         int64_t omitted;
@@ -51,7 +51,7 @@ static void evaluate(void *ctx, int32_t worker, int32_t i)
         j->unbuilt = j->status == KV_OK && !sel->built[(size_t)e->job_layer * (size_t)sel->n_kv_heads + (size_t)j->kv_head];
         if (j->status != KV_OK || j->unbuilt || j->unsampled) return;
         u.support = sel->support + (size_t)j->kv_head * (size_t)sel->group * (size_t)sel->max_blocks;
-        if ((u.estimator = omitted > 0 && sel->method->estimate)) {
+        if ((u.estimator = omitted > 0 && sel->estimates)) {
             struct kv_selector *instance;
             kv_selection_instance(sel, e->job_layer, j->kv_head, &instance);
             j->status = sel->method->estimate(instance, &rows, a.q, u.support, a.n_blocks, e->shadow_output[worker]);

@@ -4,7 +4,7 @@
 #include <check.h>
 #include <math.h>
 
-enum { BLOCKS = 3, D = 80, HEADS = 6, ROWS = 70 };
+enum { BLOCKS = 22, D = 80, HEADS = 6, ROWS = 70 };
 static const enum kv_type types[] = {KV_F16, KV_BF16, KV_F32};
 
 static int tables(const struct kv_kernels *out[3])
@@ -21,7 +21,7 @@ START_TEST(partial_products_of_columns)
     int n = tables(k);
     for (uint64_t trial = 0; trial < 60; trial++) {
         struct rng r = {trial, trial % 3 ? 0 : 20};
-        int d = 1 + rng_below(&r, D), channels = 1 + rng_below(&r, d), heads = 1 + rng_below(&r, HEADS), blocks = rng_below(&r, BLOCKS + 1);
+        int run = trial % 4 == 3 ? BLOCKS * 64 : 64 << trial % 2, d = 1 + rng_below(&r, D), channels = 1 + rng_below(&r, d), heads = 1 + rng_below(&r, HEADS), blocks = rng_below(&r, BLOCKS + 1);
         enum kv_type type = types[trial % 3];
         void *columns = rng_rows(&r, type, (size_t)(BLOCKS * d) * 64);
         float *weight = rng_floats(&r, (size_t)(heads * channels)), want[HEADS][BLOCKS * 64 + 8], got[HEADS][BLOCKS * 64 + 8];
@@ -29,13 +29,13 @@ START_TEST(partial_products_of_columns)
         for (int c = 0; c < channels; c++) pick[c] = rng_below(&r, d);
         const int32_t *chosen = trial % 2 ? pick : NULL;
         memset(want, 0, sizeof want);
-        k[0]->column_dots(type, columns, d, chosen, weight, heads, channels, blocks, want[0], BLOCKS * 64 + 8);
+        k[0]->column_dots(type, columns, d, run, chosen, weight, heads, channels, blocks, want[0], BLOCKS * 64 + 8);
         for (int i = 0; i < heads && !r.special; i++)
             for (int t = 0; t < blocks * 64; t++) {
                 double sum = 0, size = 1;
                 for (int c = 0; c < channels; c++) {
                     float x;
-                    size_t at = ((size_t)(t / 64 * d) + (size_t)(chosen ? pick[c] : c)) * 64 + (size_t)(t % 64);
+                    size_t at = ((size_t)(t / run * d) + (size_t)(chosen ? pick[c] : c)) * (size_t)run + (size_t)(t % run);
                     kv_dequantise_row(type, (uint8_t *)columns + at * (type == KV_F32 ? 4 : 2), 1, &x);
                     sum += (double)weight[i * channels + c] * (double)x;
                     size += fabs((double)weight[i * channels + c] * (double)x);
@@ -44,7 +44,7 @@ START_TEST(partial_products_of_columns)
             }
         for (int i = 1; i < n; i++) {
             memset(got, 0, sizeof got);
-            k[i]->column_dots(type, columns, d, chosen, weight, heads, channels, blocks, got[0], BLOCKS * 64 + 8);
+            k[i]->column_dots(type, columns, d, run, chosen, weight, heads, channels, blocks, got[0], BLOCKS * 64 + 8);
             ck_assert_msg(!memcmp(want, got, sizeof want), "%s: column_dots, trial %d", k[i]->isa, (int)trial);
         }
         free(columns), free(weight);
