@@ -191,6 +191,47 @@ class Sessions(unittest.TestCase):
             _, _, body = b.request("GET", "/metrics")
             self.assertIn(b'kvasir_tier_used_bytes{tier="disk"', body)
 
+    def reconcile(self, daemon):
+        """What came is what went and what is there, always; and every place says the same of it, once all have looked after the last change."""
+        there = {"host": "used_bytes", "disk": "persistent_bytes"}
+        for _ in range(3000):
+            tiers = {t["name"]: t for t in daemon.get("/api/v1/tiers")[1]["tiers"]}
+            for name, field in there.items():
+                self.assertEqual(tiers[name]["bytes_in"] - tiers[name]["bytes_out"], tiers[name][field], name)
+                self.assertLessEqual(tiers[name]["used_bytes"], tiers[name]["capacity_bytes"], name)
+            metrics = daemon.request("GET", "/metrics")[2].decode()
+            fields = [(name, field, metric) for name in there for field, metric in (("bytes_in", "read_bytes_total"), ("bytes_out", "written_bytes_total"), (there[name], there[name]),
+                                                                                   ("hits", "hits_total"), ("misses", "misses_total"))]
+            differ = [f for f in fields if f'kvasir_tier_{f[2]}{{tier="{f[0]}",emulated="false"}} {tiers[f[0]][f[1]]}\n' not in metrics]
+            if not differ:
+                break
+        self.assertEqual(differ, [])
+        told = subprocess.run([KVASIR, "--url", daemon.url, "--json", "tiers"], capture_output=True, text=True, timeout=30, env=environment())
+        self.assertEqual(told.returncode, 0, told.stderr)
+        told = {t["name"]: t for t in json.loads(told.stdout)["tiers"]}
+        self.assertEqual([f for f in fields if told[f[0]][f[1]] != tiers[f[0]][f[1]]], [])
+        return tiers["disk"]
+
+    def test_counters_reconcile_also_after_a_restart(self):
+        small = ("--set", "tiers.disk.capacity_bytes=20MiB")
+        a = self.daemon(*small)
+        for i in range(40):
+            chat(a, first_turn(f"Night {i}. " + STORY), f"r{i}")
+            saved(a, f"r{i}")
+        before = self.reconcile(a)
+        self.assertGreater(before["bytes_out"], 0)  # the cap was met
+        kill(a)
+        with self.daemon(*small) as b:
+            after = self.reconcile(b)
+            self.assertEqual(after["bytes_in"], after["persistent_bytes"])  # what the start found
+            self.assertGreater(after["persistent_bytes"], 0)
+            self.assertLessEqual(after["persistent_bytes"], before["persistent_bytes"])
+            chat(b, first_turn("Night 39. " + STORY) + [{"role": "assistant", "content": "They do."}, {"role": "user", "content": "Who?"}], "r39")
+            saved(b, "r39")
+            self.assertGreater(self.reconcile(b)["hits"], 0)
+            self.assertEqual(b.post("/api/v1/sessions/r39/drop")[0], 200)
+            self.assertGreater(self.reconcile(b)["bytes_out"], 0)
+
     def test_names_and_pins_survive_kill_9(self):
         a = self.daemon()
         chat(a, first_turn(), "n1")
