@@ -178,7 +178,7 @@ static void plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t l
     check(kv_selection_query(s, layer, kv_head, a, a->visible[0], 0, &mass, &omitted), s->method->name);
     if (omitted == 0) return;
     out->support = s->support + (size_t)kv_head * (size_t)group_of() * (size_t)s->max_blocks;
-    if (!s->method->estimate) return;
+    if (!s->estimates) return;
     struct kv_rows rows = kv_selection_rows(s, a, a->visible[0]);
     float *estimate = s->estimate + (size_t)kv_head * (size_t)group_of() * D;
     check(s->method->estimate(s->selector[layer * shape->kv_heads + kv_head], &rows, a->q, out->support, a->n_blocks, estimate), s->method->name);
