@@ -163,8 +163,10 @@ void kv_plain_text(char *text)
 {
     for (unsigned char *c = (unsigned char *)text; *c; c++) {
         bool c1 = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
-        if (*c < 0x20 || *c == 0x7f || c1) *c = '?';
-        if (c1) *++c = '?';
+        bool turns = c[0] == 0xe2 && ((c[1] == 0x80 && c[2] >= 0xaa && c[2] <= 0xae) || (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9)); /* U+202A–202E, U+2066–2069 */
+        if (*c < 0x20 || *c == 0x7f || c1 || turns) *c = '?';
+        if (c1 || turns) *++c = '?';
+        if (turns) *++c = '?';
     }
 }
 

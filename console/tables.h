@@ -26,7 +26,7 @@ const json_t *kv_cell_value(const json_t *row, const struct kv_column *c); /* NU
 void kv_cell_text(const json_t *row, const struct kv_column *c, int ascii, char *out, size_t cap);
 void kv_number_text(double v, char *out, size_t cap); /* four digits, and no exponent where a person would write none: "14510", "0.1285" */
 void kv_bytes_text(double v, char *out, size_t cap); /* "64.0 MiB" */
-/* Control characters, C1 in UTF-8 too, become '?': what clients name must not steer the operator's terminal. */
+/* Control characters, C1 in UTF-8 and those that turn the direction of text too, become '?': what clients name must not steer the operator's terminal. */
 void kv_plain_text(char *text);
 /* The rows as plain text on stdout, a header first. */
 void kv_table_print(const struct kv_table *t, const json_t *rows);

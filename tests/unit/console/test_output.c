@@ -1,5 +1,6 @@
 /* What kvasir prints and writes: no control character passes in JSON, and a file is there whole or as it was. */
 #include "console/output.h"
+#include "console/tables.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -53,6 +54,16 @@ START_TEST(json_holds_no_control_character)
     ck_assert(json_equal(v, back));
     json_decref(v);
     json_decref(back);
+}
+END_TEST
+
+START_TEST(text_turns_no_terminal)
+{
+    char text[] = "a\033[2J\302\233m\342\200\256b\342\201\246c\342\201\251\177", plain[] = "\303\251 \342\200\251 \342\201\252 \342\200\257"; /* é, and neighbours of those */
+    kv_plain_text(text);
+    ck_assert_str_eq(text, "a?[2J??m???b???c????");
+    kv_plain_text(plain);
+    ck_assert_str_eq(plain, "\303\251 \342\200\251 \342\201\252 \342\200\257");
 }
 END_TEST
 
@@ -113,6 +124,7 @@ Suite *suite_output(void)
     TCase *t = tcase_create("output");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, json_holds_no_control_character);
+    tcase_add_test(t, text_turns_no_terminal);
     tcase_add_test(t, a_file_is_replaced_whole_or_stays);
     tcase_add_test(t, links_and_devices_stay_what_they_are);
     suite_add_tcase(s, t);
