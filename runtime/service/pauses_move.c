@@ -225,16 +225,21 @@ double kv_pauses_copy_rate(const struct kv_engine *e)
     return e->pauses->bytes_per_s;
 }
 
-/* Part of this iteration that rows may move in. One long iteration is no licence to make the next one long; alone in the engine nobody waits for them. */
+/* Part of an iteration that rows may move in while others run. One long iteration is no licence to make the next one long. */
 static double share_us(const struct kv_engine *e)
 {
     double usual_us = e->decode_step_us > 0 && e->decode_step_us < e->last_iteration_us ? e->decode_step_us : e->last_iteration_us;
-    return e->n_live ? usual_us * moving_share : ALONE_US;
+    return usual_us * moving_share;
+}
+
+static uint64_t bytes_in(const struct kv_engine *e, double us)
+{
+    return (uint64_t)(us * e->pauses->bytes_per_s / 1e6);
 }
 
 uint64_t kv_pauses_cap_bytes(const struct kv_engine *e)
 {
-    return e->pauses ? (uint64_t)(share_us(e) * e->pauses->bytes_per_s / 1e6) : 0;
+    return e->pauses ? bytes_in(e, share_us(e)) : 0;
 }
 
 /* Others run, and would wait for the huge page of the next slab: there is a thread that makes it. What it has no time for is written all the same, after a while. */
@@ -260,8 +265,9 @@ void kv_paused_move_some(struct kv_engine *e)
 {
     struct kv_pauses *ps = e->pauses;
     bool moves = false;
-    int64_t began_ns = kv_now_ns(), spent_ns = 0, share_ns = (int64_t)(share_us(e) * 1e3);
-    uint64_t cap = kv_pauses_cap_bytes(e), grows = growing_bytes(e);
+    double us = e->n_live ? share_us(e) : ALONE_US; /* alone in the engine nobody waits for them */
+    int64_t began_ns = kv_now_ns(), spent_ns = 0, share_ns = (int64_t)(us * 1e3);
+    uint64_t cap = bytes_in(e, us), grows = growing_bytes(e);
     ps->cap_bytes = cap > grows ? cap - grows : 0;
     ps->moved_bytes = 0;
     for (int pass = 0; pass < 2; pass++)
