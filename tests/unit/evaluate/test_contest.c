@@ -164,6 +164,9 @@ START_TEST(a_unit_climbs_every_ladder)
     struct kv_error err = {0};
     ck_assert_int_eq(kv_params_set(config.pipeline[4], &config.params[4], "local_rows", 32, &err), KV_OK);
     ck_assert_int_eq(kv_params_set(config.pipeline[4], &config.params[4], "unit_rows", 8, &err), KV_OK);
+    /* few of MagicPIG's projections, or reading them costs more than these few rows */
+    ck_assert_int_eq(kv_params_set(config.pipeline[6], &config.params[6], "tables", 20, &err), KV_OK);
+    ck_assert_int_eq(kv_params_set(config.pipeline[6], &config.params[6], "bits", 4, &err), KV_OK);
     ck_assert_int_eq(kv_contest_create(&config, D, GROUP, 512, &c, &err), KV_OK);
     case_random(&t, "dense", GROUP, 1, D, ROWS, 5);
     ck_assert_int_eq(kv_lab_rows_create(KV_F16, D, GROUP, 0.5f, ROWS, t.k, t.v, &stored), KV_OK);

@@ -22,10 +22,9 @@ static struct kv_engine_stats serve(const char *pipeline, int32_t estimate_rows,
     struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find(pipeline)};
     struct kv_error err = {0};
     const struct { const char *name; double value; } small[] = {{"page_rows", 8}, {"budget_rows", 24}, {"k", 16}, {"local_rows", 8}, {"cap_rows", 16}, {"sink_rows", 4}, {"top_rows", 8},
-                                                                 {"bits", 4}, {"unit_rows", 8}, {"units", 1}, {"rows_per_cluster", 12}, {"tables", 20}, {"estimate_rows", estimate_rows}};
+                                                                 {"bits", 4}, {"unit_rows", 8}, {"units", 1}, {"rows_per_cluster", 12}, {"tables", 4}, {"estimate_rows", estimate_rows}};
     kv_params_default(c.pipeline, &c.params);
-    for (size_t i = 0; i < sizeof small / sizeof *small; i++) /* those it has */
-        if (!(strcmp(pipeline, "magicpig") == 0 && !strcmp(small[i].name, "bits"))) kv_params_set(c.pipeline, &c.params, small[i].name, small[i].value, NULL);
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) kv_params_set(c.pipeline, &c.params, small[i].name, small[i].value, NULL); /* those it has */
     kv_fallback_source_table(&t);
     kv_engine_set_fallback(e, &t, max_mass);
     struct kv_release_word w = kv_engine_release(e);
