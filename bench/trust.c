@@ -1,6 +1,6 @@
 /* trust.c — what an operator's guarantees cost: a policy's decision with all limits on, and receipts written durably. */
 #include "controller/embedded.h"
-#include "controller/store.h"
+#include "controller/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>

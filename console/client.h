@@ -2,7 +2,7 @@
 #ifndef KV_CLIENT_H
 #define KV_CLIENT_H
 
-#include "console/cli.h"
+#include "console/commands/cli.h"
 
 #include <curl/curl.h>
 #include <jansson.h>

@@ -1,5 +1,5 @@
 /* main.c — kvasir: finds the command, takes the options every command shares, runs it. */
-#include "console/cli.h"
+#include "console/commands/cli.h"
 #include "runtime/kvasir.h"
 
 #include <stdio.h>

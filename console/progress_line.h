@@ -2,7 +2,7 @@
 #ifndef KV_PROGRESS_LINE_H
 #define KV_PROGRESS_LINE_H
 
-#include "console/cli.h"
+#include "console/commands/cli.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -5,7 +5,7 @@
 #ifndef KV_FAULT_LAB_H
 #define KV_FAULT_LAB_H
 
-#include "controller/api.h"
+#include "controller/http/api.h"
 #include "runtime/residency/faults.h"
 
 #define KV_FAULT_CHECKS 12

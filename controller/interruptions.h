@@ -9,8 +9,8 @@
 #ifndef KV_INTERRUPTIONS_H
 #define KV_INTERRUPTIONS_H
 
-#include "controller/openai.h"
-#include "controller/store_pauses.h"
+#include "controller/openai/openai.h"
+#include "controller/store/store_pauses.h"
 
 struct kv_interruptions; /* what each running request of a session would need to continue */
 struct kv_interruptions *kv_interruptions_create(void);

@@ -1,16 +1,16 @@
 /* main.c — kvasird: reads its configuration, starts everything in order, waits for signals, stops everything in reverse. */
-#include "controller/api.h"
+#include "controller/http/api.h"
 #include "controller/config_paths.h"
-#include "controller/demo.h"
-#include "controller/drill.h"
+#include "controller/demo/demo.h"
+#include "controller/release/drill.h"
 #include "controller/extent_client.h"
 #include "controller/extents.h"
 #include "controller/fault_lab.h"
 #include "controller/interruptions.h"
 #include "controller/tier_key.h"
-#include "controller/policy_process.h"
-#include "controller/quality.h"
-#include "controller/trace_record.h"
+#include "controller/policy/policy_process.h"
+#include "controller/release/quality.h"
+#include "controller/store/trace_record.h"
 #include "kernels/cuda/device.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* notify.c — see notify.h. */
 #include "controller/notify.h"
 
-#include "controller/events.h"
+#include "controller/http/events.h"
 
 #include <curl/curl.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
 #ifndef KV_NOTIFY_H
 #define KV_NOTIFY_H
 
-#include "controller/receipts.h"
+#include "controller/store/receipts.h"
 
 #include <jansson.h>
 

@@ -1,7 +1,7 @@
 /* progress.c — see progress.h. */
 #include "controller/progress.h"
 
-#include "controller/events.h"
+#include "controller/http/events.h"
 
 #include <stdio.h>
 #include <string.h>

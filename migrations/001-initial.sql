@@ -1,6 +1,6 @@
 -- 001: receipts and what they rest on. Forward only; runs inside one transaction that also sets user_version.
 
--- Every durable fact. hash = SHA-256(hash of row id-1, canonical bytes of this row); see controller/receipts.h.
+-- Every durable fact. hash = SHA-256(hash of row id-1, canonical bytes of this row); see controller/store/receipts.h.
 CREATE TABLE receipts (
     id         INTEGER PRIMARY KEY,
     at_us      INTEGER NOT NULL,

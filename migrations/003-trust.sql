@@ -1,6 +1,6 @@
 -- 003: the lives of policy versions, what their decisions were made of, tokens, who wrote and approved a rollout, sealed receipts.
 
--- Every state a version was in; the last row of (kind, version) is where it stands. controller/policy_life.h draws them.
+-- Every state a version was in; the last row of (kind, version) is where it stands. controller/policy/policy_life.h draws them.
 CREATE TABLE policy_states (
     id      INTEGER PRIMARY KEY,
     receipt INTEGER NOT NULL REFERENCES receipts (id),

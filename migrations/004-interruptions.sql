@@ -1,4 +1,4 @@
--- 004: requests that wait for somebody outside, and the results they were given, each applied once. controller/store_pauses.h says which state follows which.
+-- 004: requests that wait for somebody outside, and the results they were given, each applied once. controller/store/store_pauses.h says which state follows which.
 CREATE TABLE pauses (
     tenant         TEXT    NOT NULL,
     session        TEXT    NOT NULL,

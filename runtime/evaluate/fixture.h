@@ -1,7 +1,7 @@
 /* fixture.h — contract fixtures as their validators see them: a flat list of (path, value), so that the library needs no JSON.
  *
  * A fixture file holds one valid object and one-field mutations of it; each mutation must be refused with its own reason. The JSON side
- * (console/fixture_run.c) flattens the object and calls the validator of the section. Paths join keys and array indices with dots:
+ * (console/commands/fixture_run.c) flattens the object and calls the validator of the section. Paths join keys and array indices with dots:
  * "lookup.positions.2". An array or object has a field of its own whose number is its count: a validator can tell how many there are.
  * Pure; any thread. */
 #ifndef KV_FIXTURE_H

@@ -1,7 +1,7 @@
 /* constraint.h — answers that are JSON of a given shape: an automaton over the bytes of tokens, so that only tokens which can still lead to
  * such an answer are drawn.
  *
- * A schema is a graph of nodes made by whoever can read JSON (controller/openai_schema.c). What is produced is always valid under it; not
+ * A schema is a graph of nodes made by whoever can read JSON (controller/openai/openai_schema.c). What is produced is always valid under it; not
  * everything valid is produced: properties come in the schema's order, none that it does not name, white space is short, numbers have at
  * most 24 digits, nesting ends at 32. Where alternatives begin alike the automaton follows up to 8 of them at once. A constraint belongs to one
  * sequence; kv_constraint_mask only reads it. */

@@ -12,7 +12,7 @@
 #include "runtime/service/credits.h"
 #include "runtime/service/simulate_pool.h"
 
-/* What a policy is told and answers. Mirrors the live question (controller/policy_host.h) without knowing Lua. */
+/* What a policy is told and answers. Mirrors the live question (controller/policy/policy_host.h) without knowing Lua. */
 struct kv_sim_question {
     const struct kv_sim_request *request;
     double slack_ms, estimate_ms; /* slack < 0: no deadline */

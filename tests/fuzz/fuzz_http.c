@@ -1,6 +1,6 @@
 /* fuzz_http.c — mutated JSON through everything that reads JSON from outside: completions, chats, rollouts, configuration.
  * Usage: fuzz_http [--cases N] [--seed N]; needs models/kvasir-demo-q8_0.gguf. Every case must end in OK or an input error with a sentence. */
-#include "controller/openai.h"
+#include "controller/openai/openai.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -281,7 +281,7 @@ class Surroundings(unittest.TestCase):
             _, r = d.post("/api/v1/rollouts", QUEST)
             d.wait_until(lambda: d.get(f"/api/v1/rollouts/{r['id']}")[1]["gates"])
             text = d.request("GET", "/metrics")[2].decode()
-            source = read(os.path.join(ROOT, "controller", "metrics_text.c")).decode()
+            source = read(os.path.join(ROOT, "controller", "http", "metrics_text.c")).decode()
             exist = set(re.findall(r"^# TYPE (\S+)", text, re.M))
             rules = read(os.path.join(ROOT, "packaging", "prometheus", "kvasir.rules.yml")).decode()
             board = read(os.path.join(ROOT, "packaging", "grafana", "kvasir.json")).decode()

@@ -2,7 +2,7 @@
 #ifndef CONTROL_WORLD_H
 #define CONTROL_WORLD_H
 
-#include "controller/control.h"
+#include "controller/release/control.h"
 
 #include <check.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 #ifndef EMULATED_ENGINE_H
 #define EMULATED_ENGINE_H
 
-#include "controller/control.h"
+#include "controller/release/control.h"
 
 #include <stdatomic.h>
 #include <string.h>

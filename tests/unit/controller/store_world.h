@@ -3,7 +3,7 @@
 #define STORE_WORLD_H
 
 #include "controller/embedded.h"
-#include "controller/store.h"
+#include "controller/store/store.h"
 
 #include <check.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* test_cohort.c — who meets a candidate, and that they stay where they are. */
-#include "controller/cohort.h"
+#include "controller/release/cohort.h"
 
 #include <check.h>
 #include <math.h>

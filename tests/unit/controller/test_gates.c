@@ -1,7 +1,7 @@
 /* test_gates.c — verdicts, and how often the tests behind them are wrong. */
-#include "controller/gates.h"
-#include "controller/metric_confidence.h"
-#include "controller/metric_switchback.h"
+#include "controller/release/gates.h"
+#include "controller/release/metric_confidence.h"
+#include "controller/release/metric_switchback.h"
 
 #include <check.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* test_http.c — routing, rights, bodies and streams of the server, and the event ring, without an engine. */
-#include "controller/demo_client.h"
-#include "controller/events.h"
-#include "controller/http.h"
+#include "controller/demo/demo_client.h"
+#include "controller/http/events.h"
+#include "controller/http/http.h"
 #include "runtime/kvasir.h"
 
 #include <check.h>

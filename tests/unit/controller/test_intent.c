@@ -1,5 +1,5 @@
 /* test_intent.c — the rollback record under torn writes and kill -9. */
-#include "controller/intent.h"
+#include "controller/release/intent.h"
 
 #include <check.h>
 #include <fcntl.h>

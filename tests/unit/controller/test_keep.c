@@ -1,6 +1,6 @@
 /* test_keep.c — roots of requests, alterations named, retention that seals, backups made while the store is open. */
-#include "controller/merkle.h"
-#include "controller/store.h"
+#include "controller/store/merkle.h"
+#include "controller/store/store.h"
 
 #include <check.h>
 #include <sqlite3.h>

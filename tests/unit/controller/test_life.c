@@ -1,7 +1,7 @@
 /* test_life.c — lives of policy versions, approvals and tokens over an emulated engine and a real store. */
-#include "controller/control.h"
-#include "controller/http_auth.h"
-#include "controller/policy_replay.h"
+#include "controller/release/control.h"
+#include "controller/http/http_auth.h"
+#include "controller/policy/policy_replay.h"
 #include "tests/unit/controller/emulated_engine.h"
 
 #include <check.h>

@@ -1,6 +1,6 @@
 /* test_policy.c — loading, decisions and their checks, and every known way out of a sandbox. */
 #include "controller/embedded.h"
-#include "controller/policy_host.h"
+#include "controller/policy/policy_host.h"
 
 #include <check.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* test_receipts.c — a row's canonical bytes and hash. */
-#include "controller/canonical.h"
-#include "controller/receipts.h"
+#include "controller/store/canonical.h"
+#include "controller/store/receipts.h"
 
 #include <check.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* test_release.c — the stage machine, manifests and which verbs are legal when. */
-#include "controller/release.h"
+#include "controller/release/release.h"
 
 #include <check.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* test_samples.c — the ring of a rollout's samples: order, bound, what survives a reopening, what is refused; held-out prompts from files. */
-#include "controller/heldout.h"
-#include "controller/samples.h"
+#include "controller/release/heldout.h"
+#include "controller/release/samples.h"
 #include "tests/unit/service/engine_runs.h"
 
 #include <check.h>

@@ -1,5 +1,5 @@
 /* test_store_pauses.c — pauses and results in the store: one result, once, whatever comes in between; a process killed after every step. */
-#include "controller/store_pauses.h"
+#include "controller/store/store_pauses.h"
 
 #include <check.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* test_tokens.c — which tokens are in force when there are more of them than fit, and which names they may have. */
-#include "controller/store.h"
+#include "controller/store/store.h"
 
 #include <check.h>
 #include <sqlite3.h>

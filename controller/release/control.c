@@ -1,0 +1,259 @@
+/* control.c — the control thread: creation, the tick, and its end. */
+#include "controller/release/control_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int64_t system_clock_us(clockid_t id)
+{
+    struct timespec t;
+    clock_gettime(id, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+int64_t kv_control_monotonic(const struct kv_control *c)
+{
+    return c->config.monotonic_us ? c->config.monotonic_us(c->config.clock_ctx) : system_clock_us(CLOCK_MONOTONIC);
+}
+
+int64_t kv_control_realtime(const struct kv_control *c)
+{
+    return c->config.realtime_us ? c->config.realtime_us(c->config.clock_ctx) : system_clock_us(CLOCK_REALTIME);
+}
+
+void kv_control_note(struct kv_control *c, enum kv_control_event what, uint64_t rollout, const char *fmt, ...)
+{
+    for (int32_t i = 0; i < c->n_happened; i++) /* one change of a rollout is told once, with its last line */
+        if (c->happened[i].what == what && what != KV_EVENT_LOG && c->happened[i].rollout == rollout) {
+            memmove(&c->happened[i], &c->happened[i + 1], sizeof *c->happened * (size_t)(c->n_happened - i - 1));
+            c->n_happened--;
+        }
+    if (c->n_happened == MAX_HAPPENED) return;
+    struct happened *h = &c->happened[c->n_happened++];
+    h->what = what;
+    h->rollout = rollout;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(h->line, sizeof h->line, fmt, ap);
+    va_end(ap);
+}
+
+void kv_control_begin(struct kv_control *c)
+{
+    pthread_mutex_lock(&c->work);
+}
+
+void kv_control_end(struct kv_control *c)
+{
+    struct happened h[MAX_HAPPENED];
+    kv_control_show(c);
+    int32_t n = c->n_happened;
+    memcpy(h, c->happened, sizeof *h * (size_t)n);
+    c->n_happened = 0;
+    pthread_mutex_unlock(&c->work);
+    for (int32_t i = 0; i < n && c->config.on_event; i++) c->config.on_event(c->config.event_ctx, h[i].what, h[i].rollout, h[i].line);
+}
+
+/* ---------------------------------------------------------------- the tick */
+
+/* A latch that nobody told us of: a signal handler, or the engine itself. */
+static void notice_latch(struct kv_control *c)
+{
+    if (!c->port.word(c->port.ctx).latched) return;
+    pthread_mutex_lock(&c->state);
+    bool live = c->live != NULL;
+    pthread_mutex_unlock(&c->state);
+    if (live) kv_control_fall_back(c, KV_OPERATOR_ROLLBACK, "the release word was latched", "signal", NULL);
+}
+
+/* After the rollback is written down and every sequence is back on the baseline, a new candidate may start. */
+static void rearm(struct kv_control *c)
+{
+    struct kv_release_word w = c->port.word(c->port.ctx);
+    pthread_mutex_lock(&c->state);
+    bool wait = c->n_unrecorded > 0 || c->live;
+    uint64_t epoch = c->epoch + 1;
+    pthread_mutex_unlock(&c->state);
+    struct kv_error err;
+    if (!w.latched || wait || c->port.recomputing(c->port.ctx) > 0 || c->port.rearm(c->port.ctx, epoch, &err) != KV_OK) return;
+    pthread_mutex_lock(&c->state);
+    c->epoch = epoch;
+    c->uninstall_due = true;
+    pthread_mutex_unlock(&c->state);
+    kv_control_at(c, KV_AT_REARMED);
+    kv_control_note(c, KV_EVENT_LOG, 0, "every sequence is back on the exact baseline; epoch %llu", (unsigned long long)epoch);
+}
+
+static void uninstall(struct kv_control *c)
+{
+    pthread_mutex_lock(&c->state);
+    bool due = c->uninstall_due && !c->live;
+    uint64_t epoch = c->epoch + 1;
+    pthread_mutex_unlock(&c->state);
+    if (due && kv_control_install(c, epoch, NULL) == KV_OK) c->uninstall_due = false;
+}
+
+static bool verdicts_changed(const struct kv_control *c, const struct kv_gate_result *g, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (g[i].verdict != c->recorded[i].verdict || g[i].judged != c->recorded[i].judged) return true;
+    return false;
+}
+
+static void record_gates(struct kv_control *c, const struct entry *e, bool now)
+{
+    int64_t at = kv_control_monotonic(c);
+    bool changed = verdicts_changed(c, e->gates, e->n_gates);
+    if (!now && !(changed && at - c->recorded_us >= 1000000) && at - c->recorded_us < 60000000) return;
+    if (kv_store_put_gates(c->store, &e->r, e->gates, e->n_gates, kv_control_realtime(c), NULL) != KV_OK) return;
+    memcpy(c->recorded, e->gates, sizeof c->recorded);
+    c->recorded_us = at;
+    kv_control_note(c, KV_EVENT_ROLLOUT, e->r.id, "gates evaluated");
+}
+
+/* Evaluates the live rollout's gates. A failed one falls back at once, before anything is recorded. */
+static void judge(struct kv_control *c)
+{
+    struct kv_gate_result g[KV_MAX_GATES];
+    pthread_mutex_lock(&c->state);
+    struct entry *e = c->live;
+    enum kv_stage stage = e ? e->r.stage : KV_STAGE_OFF;
+    pthread_mutex_unlock(&c->state);
+    if (!e || !c->gates) return;
+    int32_t n = kv_gates_evaluate(c->gates, stage, g), which = -1;
+    pthread_mutex_lock(&c->state);
+    memcpy(e->gates, g, sizeof *g * (size_t)n);
+    e->n_gates = n;
+    bool live = c->live == e;
+    struct entry *copy = malloc(sizeof *copy);
+    if (copy) *copy = *e;
+    pthread_mutex_unlock(&c->state);
+    enum kv_verdict v = kv_gates_decide(g, n, &which);
+    if (live && v == KV_FAILED) {
+        char detail[160], actor[64];
+        snprintf(detail, sizeof detail, "gate %s: %s", g[which].metric, g[which].detail);
+        snprintf(actor, sizeof actor, "gate:%s", g[which].metric);
+        enum kv_status why = !strcmp(g[which].metric, "exact_mismatches") ? KV_EXACT_MISMATCH : KV_GATE_FAILED;
+        kv_control_fall_back(c, why, detail, actor, NULL);
+    }
+    if (copy && live && stage != KV_STAGE_OFF) record_gates(c, copy, v == KV_FAILED);
+    free(copy);
+}
+
+static void watch_store(struct kv_control *c)
+{
+    struct kv_store_health h;
+    kv_store_health(c->store, &h);
+    if (!h.failing_since_us) return;
+    int64_t failing_us = system_clock_us(CLOCK_MONOTONIC) - h.failing_since_us;
+    pthread_mutex_lock(&c->state);
+    bool served = c->live && c->live->r.stage != KV_STAGE_OFF;
+    pthread_mutex_unlock(&c->state);
+    if (served && failing_us > (int64_t)c->config.store_patience_ms * 1000) kv_control_fall_back(c, KV_STORE_UNAVAILABLE, "receipts could not be written for too long", "store", NULL);
+}
+
+void kv_control_tick(struct kv_control *c)
+{
+    kv_control_begin(c);
+    kv_control_measure(c);
+    notice_latch(c);
+    judge(c);
+    watch_store(c);
+    kv_control_record_pending(c);
+    rearm(c);
+    uninstall(c);
+    kv_control_ask_release(c);
+    kv_control_tend_policies(c);
+    kv_control_end(c);
+}
+
+static void *run(void *ctx)
+{
+    struct kv_control *c = ctx;
+    pthread_mutex_lock(&c->state);
+    while (!c->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(c->config.tick_ms % 1000) * 1000000L;
+        until.tv_sec += c->config.tick_ms / 1000 + until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        pthread_cond_timedwait(&c->wake, &c->state, &until);
+        if (c->stop) break;
+        pthread_mutex_unlock(&c->state);
+        kv_control_tick(c);
+        pthread_mutex_lock(&c->state);
+    }
+    pthread_mutex_unlock(&c->state);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- creation */
+
+enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store *store, const struct kv_control_config *config,
+                                 struct kv_control **out, struct kv_error *err)
+{
+    struct kv_control *c = calloc(1, sizeof *c);
+    if (!c) return kv_fail(err, KV_OUT_OF_MEMORY, "control", "memory could not be had");
+    c->port = engine;
+    c->store = store;
+    c->config = *config;
+    if (c->config.tick_ms <= 0) c->config.tick_ms = 200;
+    if (c->config.store_patience_ms <= 0) c->config.store_patience_ms = 10000;
+    pthread_mutex_init(&c->work, NULL);
+    pthread_mutex_init(&c->state, NULL);
+    pthread_mutex_init(&c->admission, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    c->metrics.second_us = kv_control_monotonic(c);
+    c->kept = calloc(KV_REPLAY_ADMISSIONS, sizeof *c->kept);
+    char path[1024];
+    struct kv_intent_record last;
+    snprintf(path, sizeof path, "%s/rollback.intent", kv_store_dir(store));
+    enum kv_status st = c->kept ? kv_intent_open(path, &c->intent, &last, err) : kv_fail(err, KV_OUT_OF_MEMORY, "control", "memory could not be had");
+    if (st == KV_OK) st = kv_control_load_policies(c, err);
+    if (st == KV_OK) st = kv_control_resume(c, &last, err);
+    if (st == KV_OK) st = kv_control_configured_policies(c, err);
+    if (st == KV_OK) kv_control_show(c);
+    if (st == KV_OK && !config->manual) {
+        c->running = pthread_create(&c->thread, NULL, run, c) == 0;
+        if (!c->running) st = kv_fail(err, KV_OUT_OF_MEMORY, "control", "the control thread cannot be started");
+    }
+    if (st != KV_OK) {
+        kv_control_destroy(c);
+        return st;
+    }
+    *out = c;
+    return KV_OK;
+}
+
+void kv_control_destroy(struct kv_control *c)
+{
+    if (!c) return;
+    if (c->running) {
+        pthread_mutex_lock(&c->state);
+        c->stop = true;
+        pthread_cond_signal(&c->wake);
+        pthread_mutex_unlock(&c->state);
+        pthread_join(c->thread, NULL);
+        kv_control_begin(c);
+        kv_control_record_pending(c);
+        pthread_mutex_unlock(&c->work);
+    }
+    for (int k = 0; k < KV_POLICY_KINDS; k++) kv_policy_free(c->script[k]);
+    for (int32_t i = 0; i < c->n_rollouts; i++) free(c->rollout[i]);
+    free(c->kept);
+    kv_gates_destroy(c->gates);
+    kv_samples_close(c->samples_kept);
+    kv_intent_close(c->intent);
+    pthread_mutex_destroy(&c->work);
+    pthread_mutex_destroy(&c->state);
+    pthread_mutex_destroy(&c->admission);
+    pthread_cond_destroy(&c->wake);
+    free(c);
+}
