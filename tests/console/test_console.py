@@ -368,11 +368,11 @@ class ConsoleTest(unittest.TestCase):
         self.assertIn("kvasir › rollout", p.stdout)
 
     def test_what_clients_name_cannot_steer_the_terminal(self):
-        self.daemon.complete("a", max_tokens=1, kvasir={"session": "bell\x1b]0;mine\x07\x7f\u009b31m"})
+        self.daemon.complete("a", max_tokens=1, kvasir={"session": "bill\u202egnp.exe"})
         for command in (["sessions"], ["sessions", "show", "no\x1b[2Jsuch\u009b"]):
             p = subprocess.run([support.KVASIR, "--url", self.daemon.url, *command], capture_output=True, text=True)
-            self.assertRegex(p.stdout + p.stderr, r"bell\?\]0;mine\?\?\?\?31m|no\?\[2Jsuch\?\?")
-            self.assertNotRegex(p.stdout + p.stderr, r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+            self.assertRegex(p.stdout + p.stderr, r"bill\?\?\?gnp\.exe|no\?\[2Jsuch\?\?")
+            self.assertNotRegex(p.stdout + p.stderr, r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
 
     def test_every_view_is_printed_once_and_as_json(self):
         views = {"rollout": "rollouts", "receipts": "receipts", "failures": "failures", "policies": "policies", "sessions": "sessions", "tiers": "tiers", "pipelines": "pipelines",

@@ -16,7 +16,7 @@ METHODS = {
     "pqcache": {"bits": 4, "sink_rows": 4, "local_rows": 16, "top_rows": 24},
     "infllm": {"unit_rows": 8, "representatives": 2, "units": 3, "sink_rows": 4, "local_rows": 24},
     "clusterkv": {"rows_per_cluster": 16, "sink_rows": 4, "budget_rows": 32, "window_rows": 48, "window_clusters": 3},
-    "magicpig": {"tables": 30, "bits": 6, "sink_rows": 4, "local_rows": 8},
+    "magicpig": {"tables": 8, "bits": 4, "sink_rows": 4, "local_rows": 8},
 }
 
 
