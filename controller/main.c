@@ -10,7 +10,7 @@
 #include "controller/tier_key.h"
 #include "controller/policy/policy_process.h"
 #include "controller/release/quality.h"
-#include "controller/store/trace_record.h"
+#include "controller/http/trace_record.h"
 #include "kernels/cuda/device.h"
 
 #include <errno.h>

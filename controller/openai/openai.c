@@ -1,8 +1,8 @@
 /* openai.c — completions and chat completions: assigned to an arm, submitted, answered whole; models and tokens. */
-#include "controller/policy/admission.h"
+#include "controller/openai/admission.h"
 #include "controller/interruptions.h"
 #include "controller/http/trace_context.h"
-#include "controller/store/trace_record.h"
+#include "controller/http/trace_record.h"
 
 #include <math.h>
 #include <stdlib.h>

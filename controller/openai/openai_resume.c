@@ -1,5 +1,5 @@
 /* openai_resume.c — the rest of a paused request's answer. */
-#include "controller/policy/admission.h"
+#include "controller/openai/admission.h"
 #include "controller/interruptions.h"
 #include "controller/http/trace_context.h"
 

@@ -1,5 +1,5 @@
 /* test_admission.c — how long an answer will take, from rates that were measured. */
-#include "controller/policy/admission.h"
+#include "controller/openai/admission.h"
 
 #include <check.h>
 

@@ -1,5 +1,5 @@
 /* trace_record.c — see trace_record.h. */
-#include "controller/store/trace_record.h"
+#include "controller/http/trace_record.h"
 
 #include "controller/http/events.h"
 #include "runtime/identity/identity.h"

@@ -1,5 +1,5 @@
 /* admission.c — see admission.h. */
-#include "controller/policy/admission.h"
+#include "controller/openai/admission.h"
 
 #include "runtime/service/credits.h"
 
