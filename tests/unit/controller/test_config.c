@@ -128,6 +128,28 @@ START_TEST(a_misspelt_flag_or_variable_is_refused_with_the_nearest)
 }
 END_TEST
 
+/* The hint of a refusal is the setting's help, whose last words often say what to do: none is too long for it. */
+START_TEST(hints_say_all_of_a_settings_help)
+{
+    static const char *const help[] = {
+#define KV_SETTING(field, key, type, def, min, max, unit, reload, help) help,
+#include "controller/config.def"
+#undef KV_SETTING
+    };
+    struct kv_config c;
+    *file = 0;
+    ck_assert_int_eq(load(&c, NULL, NULL, NULL, NULL), KV_OK);
+    for (int i = 0; i < KV_SETTINGS; i++) {
+        struct kv_error err = {0};
+        const char *key = kv_config_key((enum kv_setting_id)i);
+        if (kv_config_set(&c, key, "none of these", KV_ORIGIN_FLAG, &err) == KV_OK) continue; /* text of any kind */
+        ck_assert_str_eq(err.where, key);
+        ck_assert_msg(!strncmp(err.hint, help[i], strlen(help[i])) && err.hint[strlen(err.hint) - 1] == ')', "%s: %s", key, err.hint);
+    }
+    kv_config_free(&c);
+}
+END_TEST
+
 START_TEST(differences_are_seen_also_in_tokens_that_are_never_printed)
 {
     struct kv_config a, b;
@@ -161,6 +183,7 @@ Suite *suite_config(void)
     tcase_add_loop_test(t, a_value_is_taken_or_refused_by_name, 0, (int)(sizeof pairs / sizeof *pairs));
     tcase_add_loop_test(t, a_file_is_taken_or_refused_by_name, 0, (int)(sizeof files / sizeof *files));
     tcase_add_test(t, a_misspelt_flag_or_variable_is_refused_with_the_nearest);
+    tcase_add_test(t, hints_say_all_of_a_settings_help);
     tcase_add_test(t, differences_are_seen_also_in_tokens_that_are_never_printed);
     suite_add_tcase(s, t);
     return s;

@@ -115,6 +115,7 @@ START_TEST(a_break_even_below_one_is_refused)
     c.break_even = 0.5;
     ck_assert_int_eq(kv_engine_create(demo_model(), &c, &e, &err), KV_BAD_ARGUMENT);
     ck_assert_str_eq(err.where, "break_even");
+    ck_assert_ptr_nonnull(strstr(err.hint, "byte-cost"));
 }
 END_TEST
 
