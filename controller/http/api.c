@@ -60,8 +60,10 @@ static KV_HANDLER(kv_api_openapi)
 
 static KV_HANDLER(kv_api_history)
 {
+    static const char *const keys[] = {"seconds"};
     int64_t seconds;
-    enum kv_status st = kv_http_query_int(r, "seconds", 300, 1, KV_HISTORY_POINTS, &seconds, err);
+    enum kv_status st = kv_http_query_known(r, keys, 1, err);
+    if (!st) st = kv_http_query_int(r, "seconds", 300, 1, KV_HISTORY_POINTS, &seconds, err);
     struct kv_history_point *p = st ? NULL : calloc(KV_HISTORY_POINTS, sizeof *p);
     if (st) return st;
     if (!p) return kv_fail(err, KV_OUT_OF_MEMORY, "history", "no memory for the history");

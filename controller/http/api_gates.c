@@ -98,12 +98,14 @@ static void release_lines(void *ctx)
 
 KV_HANDLER(kv_api_rollout_samples)
 {
+    static const char *const keys[] = {"metric", "limit"};
     const char *metric = kv_http_query(r, "metric");
     const struct kv_metric *m;
     uint64_t id, written;
     int64_t limit;
     if (!kv_rollout_id_parse(r->part[0], &id)) return kv_fail(err, KV_NOT_FOUND, "rollout", "no rollout is named '%s'; ids look like r_000003", r->part[0]);
-    enum kv_status st = kv_http_query_int(r, "limit", KV_SAMPLES_KEPT, 1, KV_SAMPLES_KEPT, &limit, err);
+    enum kv_status st = kv_http_query_known(r, keys, 2, err);
+    if (st == KV_OK) st = kv_http_query_int(r, "limit", KV_SAMPLES_KEPT, 1, KV_SAMPLES_KEPT, &limit, err);
     if (st == KV_OK && metric && *metric) st = kv_metric_find(metric, &m, err);
     if (st != KV_OK) return st;
     if (metric && *metric && !has_samples(metric)) return kv_fail(err, KV_BAD_ARGUMENT, "metric", "%s is counted, not sampled", metric);
@@ -169,10 +171,12 @@ static enum kv_status rollout_named(const char *text, uint64_t *id, struct kv_er
 
 KV_HANDLER(kv_api_drills)
 {
+    static const char *const keys[] = {"rollout"};
     struct kv_drill_result d[KV_DRILLS];
     uint64_t id;
     char text[24];
-    enum kv_status st = rollout_named(kv_http_query(r, "rollout"), &id, err);
+    enum kv_status st = kv_http_query_known(r, keys, 1, err);
+    if (st == KV_OK) st = rollout_named(kv_http_query(r, "rollout"), &id, err);
     if (st == KV_OK) st = kv_control_drills(((struct kv_app *)r->app)->control, &id, d, err);
     if (st != KV_OK) return st;
     json_t *list = json_array();

@@ -28,9 +28,11 @@ static enum kv_status read_time(const struct kv_http_request *r, const char *nam
 
 static enum kv_status read_filter(const struct kv_http_request *r, struct kv_receipt_filter *f, struct kv_error *err)
 {
+    static const char *const keys[] = {"kind", "request", "rollout", "epoch", "reason", "session", "tenant", "trace", "policy", "chunk", "digest", "since", "until", "after", "before", "order", "limit"};
     int64_t after, before, limit, epoch;
     const char *request = kv_http_query(r, "request"), *rollout = kv_http_query(r, "rollout"), *order = kv_http_query(r, "order");
-    enum kv_status st = kv_http_query_int(r, "after", 0, 0, INT64_MAX, &after, err);
+    enum kv_status st = kv_http_query_known(r, keys, sizeof keys / sizeof *keys, err);
+    if (!st) st = kv_http_query_int(r, "after", 0, 0, INT64_MAX, &after, err);
     if (!st) st = kv_http_query_int(r, "before", 0, 0, INT64_MAX, &before, err);
     if (!st) st = kv_http_query_int(r, "epoch", 0, 0, INT64_MAX, &epoch, err);
     if (!st) st = kv_http_query_int(r, "limit", DEFAULT_LIMIT, 1, MOST, &limit, err);

@@ -60,6 +60,8 @@ static json_t *rows_of(struct kv_app *app, const char *session)
 
 KV_HANDLER(kv_api_sessions)
 {
+    enum kv_status st = kv_http_query_known(r, NULL, 0, err);
+    if (st) return st;
     json_t *list = rows_of(r->app, NULL);
     return kv_http_reply_json(r, 200, list ? json_pack("{s:o}", "sessions", list) : NULL, err);
 }
@@ -67,10 +69,13 @@ KV_HANDLER(kv_api_sessions)
 /* A session's name is its tenant's own; where two tenants have the same one, ?tenant= says which. */
 static enum kv_status one_row(struct kv_http_request *r, json_t **row, struct kv_error *err)
 {
+    static const char *const keys[] = {"tenant"};
     const char *tenant = kv_http_query(r, "tenant");
-    json_t *list = rows_of(r->app, r->part[0]), *v;
     size_t i, n = 0;
     *row = NULL;
+    enum kv_status st = kv_http_query_known(r, keys, 1, err);
+    if (st) return st;
+    json_t *list = rows_of(r->app, r->part[0]), *v;
     if (!list) return kv_fail(err, KV_OUT_OF_MEMORY, "sessions", "no memory for the sessions");
     json_array_foreach(list, i, v)
         if (!tenant || !strcmp(tenant, json_string_value(json_object_get(v, "tenant")))) *row = v, n++;

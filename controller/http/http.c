@@ -74,24 +74,6 @@ const char *kv_http_header(const struct kv_http_request *r, const char *name)
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
 
-const char *kv_http_query(const struct kv_http_request *r, const char *name)
-{
-    return MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);
-}
-
-enum kv_status kv_http_query_int(const struct kv_http_request *r, const char *name, int64_t def, int64_t min, int64_t max, int64_t *out, struct kv_error *err)
-{
-    const char *text = kv_http_query(r, name);
-    char *end;
-    *out = def;
-    if (!text) return KV_OK;
-    errno = 0;
-    *out = strtoll(text, &end, 10);
-    if (errno || end == text || *end || *out < min || *out > max)
-        return kv_fail(err, KV_BAD_ARGUMENT, name, "%s is a whole number from %lld to %lld, not '%.40s'", name, (long long)min, (long long)max, text);
-    return KV_OK;
-}
-
 bool kv_http_client_gone(const struct kv_http_request *r)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CONNECTION_FD);

@@ -77,6 +77,8 @@ const char *kv_http_header(const struct kv_http_request *r, const char *name);
 const char *kv_http_query(const struct kv_http_request *r, const char *name);
 /* BAD_ARGUMENT outside [min, max]; def when absent. */
 enum kv_status kv_http_query_int(const struct kv_http_request *r, const char *name, int64_t def, int64_t min, int64_t max, int64_t *out, struct kv_error *err);
+/* UNKNOWN_KEY, with the nearest name, when the query has a key that is none of the n names: a misspelt filter would choose everything. */
+enum kv_status kv_http_query_known(const struct kv_http_request *r, const char *const *names, size_t n, struct kv_error *err);
 bool kv_http_client_gone(const struct kv_http_request *r);
 
 enum kv_status kv_http_reply_json(struct kv_http_request *r, int status, json_t *body, struct kv_error *err); /* takes body's reference; NULL is OUT_OF_MEMORY */

@@ -270,6 +270,21 @@ class Requests(unittest.TestCase):
             _, headers = self.refused(405, "METHOD_NOT_ALLOWED", path, None, method)
             self.assertEqual(headers["Allow"], allow)
 
+    def test_keys_of_a_query(self):
+        """One that is passed over would choose everything."""
+        for path, key, hint in (("receipts?limit=1&", "sesion", "session"), ("audit?limit=1&", "rollouts", "rollout"), ("failures?limit=1&", "reasons", "reason"), ("metrics/history?", "second", "seconds"),
+                                ("drills?", "rolout", "rollout"), ("rollouts/r_000001/samples?", "metrics", "metric"), ("sessions/s?", "tenat", "tenant")):
+            error, _ = self.refused(400, "UNKNOWN_KEY", f"/api/v1/{path}{key}=x", None, "GET", param=key)
+            self.assertEqual(error["hint"], f"did you mean '{hint}'?")
+        error, _ = self.refused(400, "UNKNOWN_KEY", "/api/v1/receipts?" + "x" * 300 + "=1", None, "GET")
+        self.assertIn("kind, request, rollout", error["hint"])
+        for path in ("rollouts?stage=OFF", "sessions?tenant=acme"):
+            self.refused(400, "UNKNOWN_KEY", f"/api/v1/{path}", None, "GET")
+        self.refused(400, "UNKNOWN_KEY", "/api/v1/sessions/s/drop?tenat=acme", {}, param="tenat")  # or it would drop another tenant's
+        self.refused(400, "UNKNOWN_KEY", "/api/v1/receipts?%ff%01=1", None, "GET")
+        for query in ("", "?", "?kind=&limit=1&", "?order=oldest&after=1&epoch=1&until=2099-01-01&digest=000000"):
+            self.assertEqual(self.d.get("/api/v1/receipts" + query)[0], 200, query)
+
     def test_bytes_that_are_no_http(self):
         for raw in (b"\0" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n",
                     b"GET / HTTP/1.1\r\nX: " + b"b" * 100000 + b"\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
