@@ -180,8 +180,9 @@ static void peer_address(const struct kv_http_request *r, char *out, size_t cap)
 /* By somebody who may: let through however often the caller asked before, and whatever its body is. */
 static bool is_rollback(const struct kv_http_request *r)
 {
-    size_t n = strlen(r->path);
-    return r->who.rights & KV_RIGHT_OPERATOR && n > 9 && !strcmp(r->path + n - 9, "/rollback");
+    static const char rollouts[] = "/api/v1/rollouts/";
+    const char *verb = strrchr(r->path, '/');
+    return r->who.rights & KV_RIGHT_OPERATOR && !strncmp(r->path, rollouts, sizeof rollouts - 1) && !strcmp(verb, "/rollback");
 }
 
 static enum kv_status check_rate(struct kv_http *h, const struct kv_http_request *r, bool claimed, struct kv_error *err)

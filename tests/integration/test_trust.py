@@ -208,6 +208,9 @@ class Local(unittest.TestCase):
             last = self.d.wait_until(lambda: [t for t in self.d.get(path + "/history")[1]["transitions"] if t["to"] == "EXACT_BASELINE"])[0]
             self.assertEqual("lost" in last["detail"], bool(body), last)
             self.d.wait_until(lambda: not self.d.get("/api/v1/status")[1]["release"]["latched"])
+        for path in ("drills/rollback", "faults/rollback"):  # only the rollout's: a drill without its body would be the live rollout's
+            status, _, answer = self.d.request("POST", f"/api/v1/{path}", b'{"rollout": "r_0')
+            self.assertEqual((status, json.loads(answer)["error"]["code"]), (400, "BAD_JSON"), path)
 
     def test_too_many_requests_are_refused_and_a_rollback_never(self):
         statuses = [self.d.request("GET", "/api/v1/openapi.json")[0]]
