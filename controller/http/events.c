@@ -257,7 +257,7 @@ void kv_events_log_to(struct kv_events *e)
 }
 
 /* Never waits: whoever logs may be answering a rollback, and a reader of standard error that stands still (a paused terminal, a hung collector) is no reason
- * to let that wait. A line is shorter than what a pipe that polls as writable has room for. */
+ * to let that wait. A line with the one about lost ones is shorter than what a pipe that polls as writable has room for, PIPE_BUF: write_line sees to it. */
 static void put_line(const char *at, const char *text)
 {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
@@ -277,6 +277,8 @@ static void write_line(enum kv_log_level level, const char *trace, const char *f
     char line[1024];
     if ((int)level > log_level) return;
     vsnprintf(line, sizeof line, fmt, ap);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ') *c = '?'; /* JSON writes it with six letters, and nothing else with more than three */
     json_t *o = json_pack("{s:o, s:s, s:o}", "at", kv_time_json(kv_realtime_us()), "level", levels[level], "line", kv_text_json(line, strlen(line)));
     if (o && *trace) json_object_set_new(o, "trace", json_string(trace));
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 from support import Daemon, KVASIRD, MODEL, ROOT, environment
@@ -363,7 +364,13 @@ class Connections(unittest.TestCase):
                 said = b""
                 while not (at := re.search(rb"serves .* on http://[^/]*:(\d+)/", said)):
                     said += os.read(read, 4096)
-                url = f"http://127.0.0.1:{int(at.group(1))}"  # from here on nobody reads
+                url = f"http://127.0.0.1:{int(at.group(1))}"
+                with self.assertRaises(urllib.error.HTTPError):
+                    urllib.request.urlopen(url + "/api/v1/" + "%01" * 1000, timeout=10)
+                while b"GET /api/v1/" not in said[-8192:]:  # whole, however JSON writes it: half of a line would be waiting for a reader
+                    said += os.read(read, 4096)
+                    self.assertEqual(said[-1:], b"\n")
+                # from here on nobody reads
                 began = time.monotonic()
                 for _ in range(100):
                     urllib.request.urlopen(url + "/api/v1/tiers", timeout=10).read()
