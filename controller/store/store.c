@@ -62,7 +62,9 @@ static uint64_t ring_length(struct ring *q)
 static bool emit(void *ctx, const struct kv_receipt *r)
 {
     struct kv_store *s = ctx;
-    if (!ring_put(&s->decode, r)) {
+    bool ok = ring_put(&s->decode, r);
+    atomic_store(&s->turned_away, !ok);
+    if (!ok) {
         atomic_fetch_add(&s->refused, 1);
         return false;
     }
@@ -404,8 +406,8 @@ void kv_store_health(struct kv_store *s, struct kv_store_health *out)
 
 bool kv_store_settle(struct kv_store *s)
 {
+    bool taken = !atomic_load(&s->turned_away);
     uint64_t upto = atomic_load(&s->decode.head);
-    bool taken = upto - atomic_load(&s->decode.tail) < s->decode.capacity; /* a full queue may have refused the last one */
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += SETTLE_S;

@@ -55,7 +55,7 @@ struct kv_store {
     sem_t wake;
     pthread_t writer;
     bool running;
-    _Atomic bool stop;
+    _Atomic bool stop, turned_away; /* turned_away: the decode thread's last receipt found its queue full, and waits in the engine */
     _Atomic uint64_t refused, commits;
     _Atomic int64_t failing_since_us, last_commit_us;
     _Atomic int failing_reason;
