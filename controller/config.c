@@ -35,6 +35,7 @@ const char *kv_config_nearest(const char *name, const char *const *names, size_t
 {
     const char *best = NULL;
     size_t best_edits = strlen(name) / 2 + 1;
+    if (strlen(name) > KV_NAME_LONGEST) return NULL;
     for (size_t i = 0; i < n; i++) {
         size_t e = kv_name_distance(name, names[i]);
         /* The last part of a dotted key alone counts too: `capacity_bytes` is near `tiers.host.capacity_bytes`. */
