@@ -124,10 +124,10 @@ int32_t kv_kmeans_nearest(const struct kv_kmeans *m, const float *x)
 size_t kv_kmeans_channel_floats(int32_t width, int32_t k) { return (size_t)width * (((size_t)k + 15) / 16 * 16); }
 
 /* Whether a row surely stays with its centroid: no product changes by more than its centroid moved, since rows are unit vectors. Where the bounds
- * do not tell, the one with its own centroid is taken anew. The margin is the rounding of the products and of the bounds. */
+ * do not tell, the one with its own centroid is taken anew. The margin is the rounding of four products and of the bounds, of which each round adds two. */
 static bool stays(struct kv_kmeans *m, int32_t i, const float *x)
 {
-    const float margin = (float)(4 * m->width + 64) * 0x1p-24f;
+    const float margin = (float)(4 * m->width + (m->round < 32 ? 64 : 2 * m->round)) * 0x1p-24f;
     int32_t c = m->label[i];
     m->own[i] -= m->moved[c];
     m->rest[i] += m->most[c == m->most_at];
