@@ -59,7 +59,7 @@ static void engine_metrics(struct page *p, const struct kv_engine_stats *e)
     seconds(p, "kvasir_selection_seconds_total", "time in which they were chosen, of all threads", e->selection_ns);
     seconds(p, "kvasir_index_build_seconds_total", "time of steps in which selectors built their indexes, of all threads", e->index_build_ns);
     counter(p, "kvasir_index_waits_total", "heads that read all rows because their index was being built", e->index_waits);
-    counter(p, "kvasir_below_break_even_total", "heads that read all rows because that was no more than selecting would have read", e->below_break_even);
+    counter(p, "kvasir_below_break_even_total", "heads that read all rows because selecting was no cheaper by engine.break_even", e->below_break_even);
     counter(p, "kvasir_shadow_units_total", "shadowed units measured", e->units_sampled);
     counter(p, "kvasir_shadow_units_dropped_total", "shadowed units dropped by the bounded queue", e->units_dropped);
     counter(p, "kvasir_samples_dropped_total", "measurements dropped by the bounded ring", e->samples_dropped);
