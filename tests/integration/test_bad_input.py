@@ -54,6 +54,7 @@ class Start(unittest.TestCase):
         self.refused("FILE_UNREADABLE", "No such file", "--config", self.path("none.json"))
         self.refused("BAD_JSON", "line 1", "--config", self.path("a.json", '{"engine": }'))
         self.refused("UNKNOWN_KEY", "'engine.thread'", "--config", self.path("b.json", '{"engine": {"thread": 2}}'), hint="did you mean 'engine.threads'?")
+        self.refused("UNKNOWN_KEY", "xxx", "--config", self.path("f.json", '{"%s": 1}' % ("x" * 120)), hint="--help lists them")
         self.refused("BAD_ARGUMENT", "engine.threads", "--config", self.path("c.json", '{"engine": {"threads": "two"}}'))
         self.refused("BAD_JSON", "duplicate", "--config", self.path("d.json", '{"listen": "127.0.0.1:1", "listen": "127.0.0.1:2"}'))
         self.refused("BAD_ARGUMENT", "sha256", "--config", self.path("e.json", '{"auth": {"tokens": [{"name": "x", "rights": ["viewer"]}]}}'))

@@ -357,6 +357,8 @@ START_TEST(a_full_disk_holds_and_recovers)
     kv_store_health(s, &h);
     ck_assert_uint_eq(h.receipts, 266);
     ck_assert(h.ok);
+    ck_assert(!kv_store_settle(s)); /* one was turned away, and waits outside */
+    ck_assert(sink.emit(sink.ctx, &r) && kv_store_settle(s));
     kv_store_close(s);
     ck_assert(verify().verified);
 }
