@@ -104,7 +104,7 @@ static ssize_t sse_read(void *ctx, char *buf, size_t cap)
         if (!s->n && kv_stream_read(s->o->reader, chunk, CHUNKS, READ_MS, &n, &finish)) return -1;
         for (int32_t i = 0; i < n; i++)
             if (chunk[i].n_text || s->o->logprobs) put_chunk(s, &chunk[i]);
-        if (finish != KV_RUNNING && n < CHUNKS) put_end(s);
+        if (finish != KV_RUNNING && n < CHUNKS && !s->n) put_end(s); /* alone: it waits for the disk, which tokens do not */
     }
     size_t left = s->n - s->sent, take = left < cap ? left : cap;
     if (take) memcpy(buf, s->out + s->sent, take);

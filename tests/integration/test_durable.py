@@ -65,6 +65,22 @@ class Answers(unittest.TestCase):
             d.kill()
         self.assertLess(ids[0], ids[1], "no id is given twice, not even by two processes")
 
+    def test_the_last_tokens_of_a_stream_wait_for_nothing(self):
+        with Daemon(state=self.state) as d:
+            for _ in range(8):  # the last token and the end are often found together
+                lock = self.locked()
+                c = http.client.HTTPConnection("127.0.0.1", d.port, timeout=60)
+                self.addCleanup(c.close)
+                c.request("POST", "/v1/completions", json.dumps({"prompt": "One", "max_tokens": 4, "temperature": 0, "logprobs": 0, "ignore_eos": True, "stream": True}))
+                answer, tokens = c.getresponse(), 0
+                while tokens < 4:
+                    tokens += b'"finish_reason":null' in answer.readline()
+                lock.execute("ROLLBACK")
+                lock.close()
+                rest = answer.read()
+                self.assertIn(b'"finish_reason":"length"', rest)
+                self.assertNotIn(b"receipt_durable", rest, "the tokens came when the store was given up")
+
     def test_a_kill_after_each_of_many_answers_loses_none(self):
         d = Daemon(state=self.state)
         self.addCleanup(d.kill)
