@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +24,11 @@ struct kv_arena {
     bool huge, pinned; /* huge: the system gives huge pages to those who ask */
     struct {           /* the thread that has pages made before they are written */
         pthread_t thread;
-        pthread_mutex_t lock;
-        pthread_cond_t wake;
+        sem_t wake;             /* no lock: who takes a slab must not wait for a thread that gets no core */
         uint32_t slabs;         /* ahead of n_fresh, at most */
         _Atomic uint32_t ready; /* slabs [0, ready) have pages */
-        _Atomic bool sleeps;
-        bool runs, stop;
+        _Atomic bool sleeps, stop;
+        bool runs;
     } ahead;
 };
 
@@ -85,13 +85,10 @@ void kv_arena_destroy(struct kv_arena *a)
 {
     if (!a) return;
     if (a->ahead.runs) {
-        pthread_mutex_lock(&a->ahead.lock);
-        a->ahead.stop = true;
-        pthread_cond_signal(&a->ahead.wake);
-        pthread_mutex_unlock(&a->ahead.lock);
+        atomic_store(&a->ahead.stop, true);
+        sem_post(&a->ahead.wake);
         pthread_join(a->ahead.thread, NULL);
-        pthread_cond_destroy(&a->ahead.wake);
-        pthread_mutex_destroy(&a->ahead.lock);
+        sem_destroy(&a->ahead.wake);
     }
     if (a->pinned) kv_cuda_host_unregister(a->base);
     if (a->base != MAP_FAILED) munmap(a->base, (size_t)a->n_slabs * a->slab_bytes);
@@ -120,21 +117,17 @@ static void *go_ahead(void *arg)
     struct kv_arena *a = arg;
     /* In time nobody else wants: a page that is late is made by who writes to it. */
     (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){0});
-    pthread_mutex_lock(&a->ahead.lock);
-    while (!a->ahead.stop) {
+    while (!atomic_load(&a->ahead.stop)) {
         uint32_t i = atomic_load(&a->ahead.ready);
         atomic_store(&a->ahead.sleeps, true); /* before the look, so that what is taken after it rings */
         if (i >= wanted(a)) {
-            pthread_cond_wait(&a->ahead.wake, &a->ahead.lock);
+            (void)sem_wait(&a->ahead.wake); /* one ring too many is one look more */
             continue;
         }
         atomic_store(&a->ahead.sleeps, false);
-        pthread_mutex_unlock(&a->ahead.lock);
         touch(a->base + i * a->slab_bytes, a->slab_bytes);
         atomic_store(&a->ahead.ready, i + 1);
-        pthread_mutex_lock(&a->ahead.lock);
     }
-    pthread_mutex_unlock(&a->ahead.lock);
     return NULL;
 }
 
@@ -143,12 +136,12 @@ void kv_arena_go_ahead(struct kv_arena *a, uint64_t bytes)
     sigset_t all, before;
     uint64_t slabs = bytes / a->slab_bytes;
     a->ahead.slabs = slabs < a->n_slabs ? (uint32_t)slabs : a->n_slabs;
-    pthread_mutex_init(&a->ahead.lock, NULL);
-    pthread_cond_init(&a->ahead.wake, NULL);
+    if (sem_init(&a->ahead.wake, 0, 0)) return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     a->ahead.runs = pthread_create(&a->ahead.thread, NULL, go_ahead, a) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!a->ahead.runs) sem_destroy(&a->ahead.wake);
 }
 
 bool kv_arena_ready(const struct kv_arena *a, const void *slab)
@@ -158,10 +151,7 @@ bool kv_arena_ready(const struct kv_arena *a, const void *slab)
 
 static void ring(struct kv_arena *a)
 {
-    if (!atomic_load(&a->ahead.sleeps) || atomic_load(&a->ahead.ready) >= wanted(a)) return;
-    pthread_mutex_lock(&a->ahead.lock);
-    pthread_cond_signal(&a->ahead.wake);
-    pthread_mutex_unlock(&a->ahead.lock);
+    if (atomic_load(&a->ahead.ready) < wanted(a) && atomic_exchange(&a->ahead.sleeps, false)) sem_post(&a->ahead.wake);
 }
 
 /* ---------------------------------------------------------------- slabs */
