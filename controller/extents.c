@@ -199,8 +199,9 @@ enum kv_status kv_extents_get(struct kv_extents *e, const char *name, int *fd, u
     pthread_mutex_lock(&e->lock);
     struct object **at = slot_of(e, name);
     *fd = *at ? openat(e->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
-    bool there = *fd >= 0 && fstat(*fd, &st) == 0;
-    if (*at && !there) forget(e, at); /* somebody took the file away */
+    int why = *at && (*fd < 0 || fstat(*fd, &st)) ? errno : 0;
+    bool there = *at && !why;
+    if (why == ENOENT) forget(e, at); /* somebody took the file away */
     if (there) {
         (void)futimens(*fd, NULL); /* the order of use outlives the process */
         unlist(*at);
@@ -211,7 +212,7 @@ enum kv_status kv_extents_get(struct kv_extents *e, const char *name, int *fd, u
     pthread_mutex_unlock(&e->lock);
     if (there) return KV_OK;
     if (*fd >= 0) close(*fd);
-    return missing(name, err);
+    return !why || why == ENOENT ? missing(name, err) : kv_fail(err, KV_IO_ERROR, "extents", "the object could not be opened: %s", strerror(why));
 }
 
 enum kv_status kv_extents_has(struct kv_extents *e, const char *name, uint64_t *n, struct kv_error *err)

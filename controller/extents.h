@@ -27,7 +27,7 @@ enum kv_status kv_extents_open(const struct kv_extents_config *c, struct kv_exte
 void kv_extents_close(struct kv_extents *e);
 /* BAD_ARGUMENT for a name that is none, in all of these. */
 enum kv_status kv_extents_put(struct kv_extents *e, const char *name, const void *object, uint64_t n, struct kv_error *err);
-/* An open file that the caller closes. NOT_FOUND. */
+/* An open file that the caller closes. NOT_FOUND; IO_ERROR, also for want of file descriptors. */
 enum kv_status kv_extents_get(struct kv_extents *e, const char *name, int *fd, uint64_t *n, struct kv_error *err);
 enum kv_status kv_extents_has(struct kv_extents *e, const char *name, uint64_t *n, struct kv_error *err); /* counts as no use */
 enum kv_status kv_extents_erase(struct kv_extents *e, const char *name, struct kv_error *err);            /* durable; NOT_FOUND */
