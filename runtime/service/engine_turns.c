@@ -68,7 +68,8 @@ static void arrived(struct kv_engine *e, struct kv_sequence *s)
     kv_engine_offer_prefix(e, s);
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = t->first * KV_BLOCK_ROWS, .bytes = t->bytes, .rows = (uint64_t)rows,
                            .rows_total = (uint64_t)s->n_prompt, .value = t->took_us};
-    snprintf(r.detail, sizeof r.detail, "restored from %s, %.0f us of it waited for by a step", t->fetch ? "disk and remote tier" : "disk", s->cache.arrival_wait_us);
+    const char *from = !t->fetched ? "disk" : t->fetched < t->end - t->first ? "disk and remote tier" : "the remote tier";
+    snprintf(r.detail, sizeof r.detail, "restored from %s, %.0f us of it waited for by a step", from, s->cache.arrival_wait_us);
     kv_report_receipt(e, s, KV_RECEIPT_TRANSFER, t->status, r);
     if (t->status != KV_OK) kv_report_failure(e, s, t->status, "saved rows could not be read; they are computed again");
     kv_turns_arrived(e->turns, s->tenant, s->session, s->arriving, s->cache.arrival_wait_us);
@@ -222,6 +223,11 @@ enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command wh
         kv_fail(err, s, "session", "nothing of session %.63s of tenant %.63s is kept on disk", session, tenant);
         kv_hint(err, "what is kept are whole blocks of %d tokens that were computed exactly", KV_BLOCK_ROWS);
         return s;
+    }
+    if (s == KV_UNAUTHENTICATED || s == KV_FORBIDDEN || s == KV_RATE_LIMITED) { /* the store said so to this process, not this process to the caller */
+        kv_fail(err, KV_REMOTE_UNAVAILABLE, "tiers.remote", "the remote tier answers %s, and what it has of session %.63s could not be erased", kv_status_name(s), session);
+        kv_hint(err, "its blocks are gone from disk; see tiers.remote.token_file, and drop it again");
+        return KV_REMOTE_UNAVAILABLE;
     }
     if (s == KV_REMOTE_TIMEOUT || s == KV_REMOTE_UNAVAILABLE) {
         kv_fail(err, s, "tiers.remote", "what the remote tier has of session %.63s could not be erased", session);

@@ -26,7 +26,7 @@ struct kv_turns_config {
     const struct kv_remote_io *remote; /* NULL: no remote tier; used during create only */
     uint64_t remote_bytes;             /* of blocks on their way, each way */
     int32_t remote_timeout_ms, remote_pause_ms;
-    void (*event)(void *ctx);      /* turns thread: a look, read or save is done */
+    void (*event)(void *ctx);      /* turns thread: a look, read or save is done; the remote tier's: its uploads are */
     void *event_ctx;
 };
 
@@ -39,6 +39,7 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     int32_t asked;                 /* end as the read began; constant from then on, while end falls when a block cannot be read */
     int32_t held;                  /* blocks that were there as it looked; turns thread */
     struct kv_fetch *fetch;        /* blocks that only the remote tier has, or is asked for; NULL: none */
+    int32_t fetched;               /* of the blocks that were read, those that it gave */
     struct kv_cache *cache;        /* of the sequence */
     struct kv_cache own;           /* of a save, which has the slabs to itself */
     double us_per_row, began_us, took_us;

@@ -127,7 +127,10 @@ void kv_turns_read_blocks(struct kv_turns *t, struct kv_turn *j)
         double each = j->took_us / (double)j->bytes;
         t->us_per_byte = t->us_per_byte > 0 ? 0.7 * t->us_per_byte + 0.3 * each : each;
     }
-    if (j->fetch && j->end > j->fetch->first) j->bytes += (uint64_t)(j->end - j->fetch->first) * j->fetch->block_bytes;
+    if (j->fetch && j->end > j->fetch->first) {
+        j->fetched = j->end - j->fetch->first;
+        j->bytes += (uint64_t)j->fetched * j->fetch->block_bytes;
+    }
     struct kv_chain used = j->chain;
     used.n_blocks = j->end;
     kv_chain_touch(t->directory, &used);

@@ -224,6 +224,7 @@ void kv_turns_fetch_begin(struct kv_turns *t, struct kv_turn *j, struct kv_fetch
     struct kv_turns_remote *r = t->remote;
     j->fetch = f;
     f->turn = j;
+    f->asked_us = kv_now_us();
     *r->fetch_tail = f;
     r->fetch_tail = &f->next;
     pthread_cond_broadcast(&r->wake);
@@ -269,7 +270,7 @@ static void fetch_blocks(struct kv_turns *t, struct kv_fetch *f)
 {
     double began = kv_now_us(), computing = (f->end - f->first) * KV_BLOCK_ROWS * f->us_per_row, patience = t->config.remote_timeout_ms * 1e3;
     if (patience < computing) patience = computing;
-    while (f->status == KV_OK && f->first + f->n < f->end) f->status = f->n && kv_now_us() - began > patience ? KV_REMOTE_TIMEOUT : fetch_block(t, f);
+    while (f->status == KV_OK && f->first + f->n < f->end) f->status = kv_now_us() - f->asked_us > patience ? KV_REMOTE_TIMEOUT : fetch_block(t, f);
     if (f->status == KV_NOT_FOUND) f->status = KV_OK;
     if (!f->n) return;
     double each = (kv_now_us() - began) / ((double)f->n * (double)f->block_bytes);

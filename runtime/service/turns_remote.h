@@ -2,8 +2,8 @@
  *
  * One thread uploads and erases, another fetches, so that nobody waits for a slow store who has not asked for it: the turns thread only hands over, and a
  * look that goes on to the store waits for it alone. Blocks on their way, either way, are plain copies in memory under a cap; what does not fit is
- * dropped and counted. A fetch ends at the first block that is not there, after tiers.remote.timeout_ms or the time computing its rows takes,
- * whichever is longer. What does not come is computed. */
+ * dropped and counted. A fetch ends at the first block that is not there, or when tiers.remote.timeout_ms or the time computing its rows takes,
+ * whichever is longer, have passed since it was asked for, others before it included. What does not come is computed. */
 #ifndef KV_TURNS_REMOTE_H
 #define KV_TURNS_REMOTE_H
 
@@ -18,7 +18,7 @@ struct kv_fetch { /* of one look; whoever looked owns it once it is over */
     uint8_t **block;       /* [end − first] all layers of one block, in order */
     size_t block_bytes;
     uint64_t held_bytes;   /* of the cap */
-    double us_per_row;
+    double us_per_row, asked_us; /* asked: when it began to wait */
     struct kv_fault_marks faults;
     enum kv_status status; /* why it ended before `end`; OK: it did not, or the store has no more */
     bool done;

@@ -133,6 +133,7 @@ static enum kv_status drop(struct kv_turns *t, struct session *s, struct command
     enum kv_status r = drop_local(t, s, gone, &n_gone);
     if (r != KV_OK || n_gone == 0) {
         free(gone);
+        if (t->remote && r != KV_OK) s->chain.n_blocks = n_blocks; /* what went here may lie there still, and is asked for when it is dropped again */
         return r;
     }
     c->n_blocks = n_blocks;
@@ -188,7 +189,8 @@ enum kv_status kv_turns_run(struct kv_turns *t, struct command *c)
     if (asked || (again && s->chain.n_blocks)) return r;
     if (r == KV_OK) r = kv_turns_record_erase(t, s);
     pthread_mutex_lock(&t->lock);
-    s->info.blocks = s->info.held_blocks = s->chain.n_blocks;
+    s->info.blocks = s->chain.n_blocks;
+    s->info.held_blocks = kv_chain_held(t->directory, &s->chain);
     s->info.bytes = (uint64_t)s->chain.n_blocks * (uint64_t)t->config.n_layers * t->config.slab_bytes;
     if (r == KV_OK) {
         kv_chain_free(&s->chain);

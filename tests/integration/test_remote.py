@@ -96,6 +96,7 @@ class Remote(unittest.TestCase):
                 tier = self.tier(d)
                 self.assertGreater(row["restored_tokens"], 0)
                 self.assertEqual(tier["hits"] * 64, row["restored_tokens"])
+                self.assertIn("restored from the remote tier,", d.get("/api/v1/receipts?kind=TRANSFER&session=s")[1]["receipts"][0]["detail"])
                 self.assertEqual(tier["failures"], 0)
 
     def test_what_is_wrong_with_the_store_is_computed(self):

@@ -2,10 +2,13 @@
 #include "runtime/service/engine.h"
 #include "tests/unit/service/engine_runs.h"
 
+#include "runtime/residency/disk.h"
+#include "runtime/residency/mover.h"
 #include "runtime/residency/remote.h"
 
 #include <check.h>
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -234,10 +237,25 @@ static void teardown(void)
     rmdir(folder);
 }
 
-static struct kv_engine *engine_on(uint64_t disk_bytes, uint64_t remote_bytes)
+/* Syncs that succeed before those that fail; negative: none fails. */
+static _Atomic int good_syncs = -1;
+static int sync_some(int fd)
 {
+    if (good_syncs < 0 || good_syncs-- > 0) return fdatasync(fd);
+    good_syncs = 0;
+    errno = EIO;
+    return -1;
+}
+
+static struct kv_engine *engine_patient(uint64_t disk_bytes, uint64_t remote_bytes, int32_t timeout_ms)
+{
+    static struct kv_disk_io disk_io;
     struct kv_engine_config c;
     kv_engine_config_default(&c);
+    disk_io = kv_disk_io_system;
+    disk_io.sync = sync_some;
+    c.disk_io = &disk_io;
+    c.remote_timeout_ms = timeout_ms;
     c.n_threads = 2;
     c.prefix_reuse = false; /* what is found was read */
     c.disk_path = folder;
@@ -247,6 +265,11 @@ static struct kv_engine *engine_on(uint64_t disk_bytes, uint64_t remote_bytes)
     c.remote_bytes = remote_bytes;
     c.remote_pause_ms = 3600000;
     return make_engine(&c);
+}
+
+static struct kv_engine *engine_on(uint64_t disk_bytes, uint64_t remote_bytes)
+{
+    return engine_patient(disk_bytes, remote_bytes, 2000);
 }
 
 static void turn(struct run *r, uint32_t seed, int32_t n, const char *session)
@@ -359,6 +382,34 @@ START_TEST(a_store_that_holds_back_holds_nobody_else)
 }
 END_TEST
 
+/* Who stands behind a slow fetch gives up when its own time is over, not when its turn has come. */
+START_TEST(waiting_for_another_fetch_counts)
+{
+    enum { TIMEOUT_MS = 200 };
+    struct run *r = calloc(3, sizeof *r);
+    plain(&r[0], HISTORY + MORE);
+    struct kv_engine *e = engine_patient(4 << 20, 64 << 20, TIMEOUT_MS);
+    crowd_out(e, &r[2]);
+    store.holds = true;
+    store.held = 0;
+    turn(&r[2], 10, HISTORY, "t");
+    run_begin(e, &r[2]);
+    while (store.held == 0) usleep(200);
+    turn(&r[1], 4, HISTORY + MORE, "s");
+    run_begin(e, &r[1]);
+    while (tier_of(e).transfers_in_flight == 0) usleep(200);
+    for (double until_us = kv_now_us() + 2e3 * TIMEOUT_MS; kv_now_us() < until_us;) usleep(1000);
+    store.holds = false;
+    run_end(&r[1]);
+    run_end(&r[2]);
+    same_runs(&r[0], &r[1]);
+    ck_assert_int_eq(r[1].stats.n_reused, 0);
+    ck_assert_uint_eq(tier_of(e).hits, 0);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 START_TEST(failures_and_full_memory_cost_rows_only)
 {
     struct run *r = calloc(3, sizeof *r);
@@ -397,10 +448,35 @@ START_TEST(dropping_erases_there_or_says_that_it_could_not)
     store.fails = KV_REMOTE_UNAVAILABLE;
     ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "s", &info, NULL), KV_REMOTE_UNAVAILABLE);
     ck_assert_int_eq(store.n, before);
+    store.fails = KV_FORBIDDEN; /* to the engine, not to who asked it */
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "s", &info, NULL), KV_REMOTE_UNAVAILABLE);
     store.fails = KV_OK;
     ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "s", &info, NULL), KV_OK);
     ck_assert_int_eq(store.n, before - HISTORY / 64);
     ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s", &info, NULL), KV_NOT_FOUND);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
+/* The last block goes, the one before it stays: dropping again erases both there. */
+START_TEST(what_a_failing_disk_keeps_is_dropped_again)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = engine_on(4 << 20, 64 << 20);
+    struct kv_session_info info;
+    crowd_out(e, r);
+    turn(r, 4, HISTORY, "s"); /* here as well as there */
+    run_all(e, r);
+    ck_assert_int_eq(held(e, "s"), HISTORY / 64);
+    while (tier_of(e).scratch_bytes) usleep(200);
+    int before = store.n;
+    good_syncs = kv_model_info(demo_model())->n_layers + 2;
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "s", &info, NULL), KV_IO_ERROR);
+    good_syncs = -1;
+    ck_assert_int_lt(held(e, "s"), HISTORY / 64);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "s", &info, NULL), KV_OK);
+    ck_assert_int_eq(store.n, before - HISTORY / 64);
     kv_engine_destroy(e);
     free(r);
 }
@@ -416,8 +492,10 @@ Suite *suite_remote(void)
     tcase_add_test(t, the_breaker_opens_waits_and_tries_once);
     tcase_add_test(t, rows_that_only_the_store_has_give_the_same_bits);
     tcase_add_test(t, a_store_that_holds_back_holds_nobody_else);
+    tcase_add_test(t, waiting_for_another_fetch_counts);
     tcase_add_test(t, failures_and_full_memory_cost_rows_only);
     tcase_add_test(t, dropping_erases_there_or_says_that_it_could_not);
+    tcase_add_test(t, what_a_failing_disk_keeps_is_dropped_again);
     suite_add_tcase(s, t);
     return s;
 }
