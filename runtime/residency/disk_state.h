@@ -1,4 +1,4 @@
-/* disk_state.h — the disk tier from the inside, for disk.c, disk_payload.c and disk_open.c only. */
+/* disk_state.h — the disk tier from the inside, for disk*.c only. */
 #ifndef KV_DISK_STATE_H
 #define KV_DISK_STATE_H
 
