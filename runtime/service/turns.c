@@ -129,16 +129,23 @@ static void done(struct kv_turns *t, struct kv_turn *j, enum kv_turn_phase phase
     pthread_cond_broadcast(&t->answered);
 }
 
-/* Under the lock. The oldest command that need not wait; NULL in *at: none. A session that is dropped before its saves would come back with them. */
+/* Under the lock. A session that is dropped before its saves would come back with them; one that is dropped while it is erased elsewhere would be gone
+ * before that has failed. */
+static bool waits(const struct kv_turns *t, const struct command *c)
+{
+    const struct command *o = t->command;
+    const struct kv_turn *j = t->saves.head;
+    if (c->erasing || c->what != KV_SESSION_DROP) return c->erasing;
+    while (o && (!o->erasing || strcmp(o->session, c->session) || strcmp(o->tenant, c->tenant))) o = o->next;
+    while (j && (strcmp(j->session, c->session) || strcmp(j->tenant, c->tenant))) j = j->next;
+    return o || j;
+}
+
+/* Under the lock. The oldest command that need not wait; NULL in *at: none. */
 static struct command **next_command(struct kv_turns *t)
 {
     struct command **at = &t->command;
-    for (; *at; at = &(*at)->next) {
-        if ((*at)->erasing) continue;
-        const struct kv_turn *j = (*at)->what == KV_SESSION_DROP ? t->saves.head : NULL;
-        while (j && (strcmp(j->session, (*at)->session) || strcmp(j->tenant, (*at)->tenant))) j = j->next;
-        if (!j) break;
-    }
+    while (*at && waits(t, *at)) at = &(*at)->next;
     return at;
 }
 

@@ -29,6 +29,7 @@ static struct {
     int n;
     _Atomic int fails;  /* an enum kv_status for every call */
     _Atomic bool holds; /* gets answer when they are stopped, or when this ends */
+    _Atomic bool slow;  /* erasing takes 100 ms */
     _Atomic int held, calls;
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -93,6 +94,10 @@ static enum kv_status store_erase(void *ctx, const char *name, const _Atomic boo
 {
     (void)ctx, (void)stop;
     store.calls++;
+    if (store.slow) {
+        store.held++;
+        usleep(100000);
+    }
     if (store.fails) return (enum kv_status)store.fails;
     pthread_mutex_lock(&store.lock);
     int i = find(name);
@@ -459,6 +464,38 @@ START_TEST(dropping_erases_there_or_says_that_it_could_not)
 }
 END_TEST
 
+static void *drop_s(void *e)
+{
+    struct kv_session_info info;
+    return (void *)(intptr_t)kv_engine_session(e, KV_SESSION_DROP, "alpha", "s", &info, NULL);
+}
+
+/* Who drops a session while somebody else does is told no sooner, and nothing better. */
+START_TEST(dropping_twice_at_once_waits_for_the_store)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine *e = engine_on(4 << 20, 64 << 20);
+    pthread_t other;
+    void *first;
+    crowd_out(e, r);
+    int before = store.n;
+    store.fails = KV_REMOTE_UNAVAILABLE;
+    store.slow = true;
+    store.held = 0;
+    ck_assert_int_eq(pthread_create(&other, NULL, drop_s, e), 0);
+    while (store.held == 0) usleep(200);
+    ck_assert_int_eq((intptr_t)drop_s(e), KV_REMOTE_UNAVAILABLE);
+    pthread_join(other, &first);
+    ck_assert_int_eq((intptr_t)first, KV_REMOTE_UNAVAILABLE);
+    store.slow = false;
+    store.fails = KV_OK;
+    ck_assert_int_eq((intptr_t)drop_s(e), KV_OK);
+    ck_assert_int_eq(store.n, before - HISTORY / 64);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 /* The last block goes, the one before it stays: dropping again erases both there. */
 START_TEST(what_a_failing_disk_keeps_is_dropped_again)
 {
@@ -495,6 +532,7 @@ Suite *suite_remote(void)
     tcase_add_test(t, waiting_for_another_fetch_counts);
     tcase_add_test(t, failures_and_full_memory_cost_rows_only);
     tcase_add_test(t, dropping_erases_there_or_says_that_it_could_not);
+    tcase_add_test(t, dropping_twice_at_once_waits_for_the_store);
     tcase_add_test(t, what_a_failing_disk_keeps_is_dropped_again);
     suite_add_tcase(s, t);
     return s;
