@@ -91,7 +91,7 @@ static void take_address(struct kv_connection *c, const struct sockaddr *peer)
 struct kv_connection *kv_connections_open(struct kv_connections *cs, int fd, const struct sockaddr *peer, int64_t wait_us)
 {
     struct kv_connection *c = calloc(1, sizeof *c);
-    int of_one = 0;
+    int served = 0, of_one = 0;
     if (c) {
         c->fd = fd;
         take_address(c, peer);
@@ -100,9 +100,13 @@ struct kv_connection *kv_connections_open(struct kv_connections *cs, int fd, con
     pthread_mutex_lock(&cs->lock);
     cs->open++;
     if (c) {
-        for (const struct kv_connection *o = cs->list.next; cs->max_of_one && o != &cs->list; o = o->next) of_one += !memcmp(o->address, c->address, sizeof c->address);
+        for (const struct kv_connection *o = cs->list.next; o != &cs->list; o = o->next) {
+            if (o->beyond) continue; /* it may stay for a while and ask nothing */
+            served++;
+            of_one += !memcmp(o->address, c->address, sizeof c->address);
+        }
         c->beyond_one = cs->max_of_one && of_one >= cs->max_of_one;
-        c->beyond = c->beyond_one ? cs->max_of_one : cs->open > cs->max ? cs->max : 0;
+        c->beyond = c->beyond_one ? cs->max_of_one : served >= cs->max ? cs->max : 0;
         c->next = cs->list.next;
         c->prev = &cs->list;
         c->next->prev = cs->list.next = c;
