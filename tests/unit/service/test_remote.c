@@ -392,6 +392,7 @@ START_TEST(waiting_for_another_fetch_counts)
 {
     enum { TIMEOUT_MS = 200 };
     struct run *r = calloc(3, sizeof *r);
+    struct kv_engine_stats st;
     plain(&r[0], HISTORY + MORE);
     struct kv_engine *e = engine_patient(4 << 20, 64 << 20, TIMEOUT_MS);
     crowd_out(e, &r[2]);
@@ -403,7 +404,9 @@ START_TEST(waiting_for_another_fetch_counts)
     turn(&r[1], 4, HISTORY + MORE, "s");
     run_begin(e, &r[1]);
     while (tier_of(e).transfers_in_flight == 0) usleep(200);
-    for (double until_us = kv_now_us() + 2e3 * TIMEOUT_MS; kv_now_us() < until_us;) usleep(1000);
+    kv_engine_stats(e, &st);
+    double patience_us = 1e3 * TIMEOUT_MS + (HISTORY + MORE) * 1e6 / st.rates.prefill_tokens_per_s; /* at most */
+    for (double until_us = kv_now_us() + 2 * patience_us; kv_now_us() < until_us;) usleep(1000);
     store.holds = false;
     run_end(&r[1]);
     run_end(&r[2]);
