@@ -173,7 +173,7 @@ class Remote(unittest.TestCase):
 
     def test_three_failures_open_the_breaker_and_an_answer_closes_it(self):
         with Store() as store, Between(store.port, "stall") as between:
-            with self.client(between.url, "tiers.remote.timeout_ms=100", "tiers.remote.pause_ms=1500") as d:
+            with self.client(between.url, "tiers.remote.timeout_ms=100", "tiers.remote.pause_ms=4000") as d:
                 for i in range(3):
                     chat(d, first_turn(f"Word {i} " * 100), f"x{i}")
                 tier = self.tier(d)
@@ -185,7 +185,7 @@ class Remote(unittest.TestCase):
                 self.assertGreater(tier["skipped"], skipped)
                 self.assertEqual(tier["failures"], failures)
                 between.how = None
-                time.sleep(1.5)  # the pause is a time
+                time.sleep(4)  # the pause is a time
                 chat(d, first_turn("A third word " * 100), "z")
                 self.assertEqual(self.tier(d)["breaker"], "closed")
 
