@@ -134,8 +134,9 @@ class Simulate(unittest.TestCase):
                 came.append(status == 200 and "deadline_ms" in body["kvasir"])
 
             began = time.monotonic()
+            lamps = 40 if "KVASIR_TEST_START_S" in os.environ else 180  # long enough to queue; a sanitized server is several times slower
             for i, kvasir in enumerate(kinds):
-                prompt = f"Story {policy} {i}: " + " ".join(f"gate {i * 37 % 101} has {i * k % 89} lamps" for k in range(1, 180))
+                prompt = f"Story {policy} {i}: " + " ".join(f"gate {i * 37 % 101} has {i * k % 89} lamps" for k in range(1, lamps))
                 threads.append(threading.Thread(target=ask, args=({"prompt": prompt, "max_tokens": 2, "ignore_eos": True, "temperature": 0, "kvasir": kvasir},)))
                 threads[-1].start()
                 d.wait_until(lambda n=len(threads): d.get("/api/v1/credits")[1]["demand"]["waiting_requests"] + len(came) >= n - 1)
