@@ -311,9 +311,13 @@ enum kv_status kv_extents_open(const struct kv_extents_config *c, struct kv_exte
     int made = mkdir(e->path, 0700), why = errno;
     e->folder = open(e->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     enum kv_status s = KV_OK;
-    if (e->folder < 0) s = kv_fail(err, KV_FILE_UNREADABLE, e->path, "the folder of extents cannot be used: %s", strerror(made && why != EEXIST ? why : errno));
-    else if (flock(e->folder, LOCK_EX | LOCK_NB)) s = kv_fail(err, KV_STORE_LOCKED, e->path, "another process holds the folder of extents %.300s", e->path);
-    else s = load(e, err);
+    if (e->folder < 0) {
+        s = kv_fail(err, KV_FILE_UNREADABLE, e->path, "the folder of extents cannot be used: %s", strerror(made && why != EEXIST ? why : errno));
+        kv_hint(err, "set extents.path to a folder that this user may write");
+    } else if (flock(e->folder, LOCK_EX | LOCK_NB)) {
+        s = kv_fail(err, KV_STORE_LOCKED, e->path, "another process holds the folder of extents %.300s", e->path);
+        kv_hint(err, "stop it, or give each kvasird an extents.path of its own");
+    } else s = load(e, err);
     if (s == KV_OK) *out = e;
     else kv_extents_close(e);
     return s;
