@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every test there is and ends with the line "N passed, N failed"; exit status 1 if any failed.
+"""Runs every test there is and ends with a line for every failure and "N passed, N failed"; exit status 1 if any failed.
 
 Nothing is skipped: what cannot run counts as failed. --sanitized runs unit and integration tests only."""
 import argparse
@@ -16,17 +16,76 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "integration"))
 from support import mooncake_trace, smollm2
 
 
+def short(text):
+    """One line of a message that may have many, its start and its end."""
+    line = " ".join(text.replace(ROOT + os.sep, "").split())
+    return line if len(line) <= 400 else f"{line[:250]} … {line[-149:]}"
+
+
+def place(frames, at):
+    """The line of the test itself: first in Python's tracebacks, last in node's stacks, which may go on into the harness or not."""
+    ours = [(path, line) for path, line in frames if path.startswith(ROOT + os.sep)]
+    return "%s:%s: " % ours[at] if ours else ""
+
+
+def check_failures(output):
+    """Check's own lines: "tests/unit/a/test_b.c:12:F:case:test:0: message"."""
+    for where, case, test, loop, message in re.findall(r"^(\S+?:\d+):[FE]:([^:\n]*):([^:\n]+):(-?\d+): (.*)$", output, re.M):
+        yield f"{case}/{test}:{loop}", f"{where}: {message}"
+
+
+def python_failures(output):
+    for kind, test, body in re.findall(r"^={70}\n(FAIL|ERROR): (.+)\n(?:.*\n)*?-{70}\n((?:.*\n)*?)(?=\n={70}|\n-{70}|\Z)", output, re.M):
+        last = re.search(r"^\S(?:.*\n?)*\Z", re.split(r'^  File ".*\n', body, flags=re.M)[-1], re.M)
+        yield f"{kind} {test}", place(re.findall(r'^  File "(.+)", line (\d+)', body, re.M), 0) + (last[0] if last else "")
+    for test, why in re.findall(r"^(test\w* \(.+\))(?:\n.*?)? \.\.\. (skipped .*|unexpected success)$", output, re.M):
+        yield test, why
+    if not re.search(r"^Ran \d+ tests?", output, re.M):
+        begun = re.findall(r"^test\w* \(.+\)", output, re.M)
+        yield begun[-1] if begun else "no test began", output[-400:]
+
+
+def node_failures(output):
+    for name, about in re.findall(r"^ *not ok \d+ - (.*)\n +---\n((?:.*\n)*?) +\.\.\.$", output, re.M):
+        if "failureType: 'subtestsFailed'" in about:
+            continue
+        error = re.search(r"^( +)error: (?:\|-\n((?:\1 +.*\n|\s*\n)*)|(.*)$)", about, re.M)
+        message = (error[2] or error[3].strip("'\"")) if error else ""
+        thrown = re.findall(r"^# (\w*Error.*)$", output, re.M) if message == "test failed" else []
+        yield name, place(re.findall(r"file://(.+?):(\d+):\d+", about), -1) + (thrown[-1] if thrown else message)
+    for name, why in re.findall(r"^ *ok \d+ - (.*) # (SKIP.*|TODO.*)$", output, re.M):
+        yield name, why
+
+
+def whole(output):
+    """Of a program that is one test."""
+    yield "", output[-400:]
+
+
 class Tally:
     passed = failed = 0
     one = threading.Lock()
 
-    def add(self, name, passed, failed, seconds, output):
+    def __init__(self):
+        self.failures = []
+
+    def add(self, name, passed, failed, seconds, output, failures):
+        """`failures` finds (test, where and what) in the output: the last lines of a long log name every one."""
         with self.one:
             self.passed += passed
             self.failed += failed
             print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed ({seconds:.1f} s)", flush=True)
             if failed:
                 print("\n".join("     " + line for line in output.strip().splitlines()[-120:]), flush=True)
+                self.failures += [short(f"{name} {test}".rstrip() + f": {what}") for test, what in list(failures(output)) or whole(output)]
+
+    def end(self, start):
+        """The last lines and the exit status."""
+        print(f"{time.monotonic() - start:.0f} s in all")
+        for line in self.failures:
+            print(f"FAILED {line}")
+        print(f"{self.passed} passed, {self.failed} failed")
+        return 1 if self.failed or not self.passed else 0
 
 
 def execute(command, env, timeout):
@@ -48,24 +107,24 @@ def unit(tally, build, env):
     checks, bad = (int(found[1]), int(found[2]) + int(found[3])) if found else (0, 1)
     if status != 0 and not bad:
         bad = 1
-    tally.add("unit", checks - bad if found else 0, bad, seconds, output)
+    tally.add("unit", checks - bad if found else 0, bad, seconds, output, check_failures)
 
 
 def soak(tally, build, env, only, watch_s):
     """The long forms: suites and cases whose length follows the environment. Both consoles are watched while the rest runs, one after the other."""
     unit_tests, integration = os.path.join(build, "tests", "unit", "unit"), os.path.join(ROOT, "tests", "integration")
     unittest, node = [sys.executable, "-m", "unittest", "-v"], ["node", "--test", "--test-reporter=tap"]
-    rest = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}) for suite in ("directory_random", "disk_death", "schedules", "crash", "rollback_race")}
-    rest |= {"wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}),
-             "overload": ([*unittest, "test_overload"], {"KVASIR_OVERLOAD_S": "60"})}
-    watched = {"console": ([*unittest, "tests.console.test_console.SoakTest"], {"KVASIR_SOAK_S": str(watch_s)}),
-               "web": ([*node, "tests/web/soak.test.mjs"], {"KVASIR_SOAK_S": str(watch_s)})}
+    rest = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}, check_failures) for suite in ("directory_random", "disk_death", "schedules", "crash", "rollback_race")}
+    rest |= {"wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}, python_failures),
+             "overload": ([*unittest, "test_overload"], {"KVASIR_OVERLOAD_S": "60"}, python_failures)}
+    watched = {"console": ([*unittest, "tests.console.test_console.SoakTest"], {"KVASIR_SOAK_S": str(watch_s)}, python_failures),
+               "web": ([*node, "tests/web/soak.test.mjs"], {"KVASIR_SOAK_S": str(watch_s)}, node_failures)}
 
     def run(jobs):
-        for name, (command, more) in jobs.items():
+        for name, (command, more, failures) in jobs.items():
             if name.startswith(only):
                 status, output, seconds = execute(command, {**env, "PYTHONPATH": integration, **more}, 14400)
-                tally.add(f"soak/{name}", int(status == 0), int(status != 0), seconds, output)
+                tally.add(f"soak/{name}", int(status == 0), int(status != 0), seconds, output, failures)
 
     beside = [threading.Thread(target=run, args=({name: job},)) for name, job in watched.items()]
     for t in beside:
@@ -79,7 +138,7 @@ def fuzz(tally, build, env):
     for source in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "*.c"))):
         name = os.path.splitext(os.path.basename(source))[0]
         status, output, seconds = execute([os.path.join(build, "fuzz", name)], env, 300)
-        tally.add(f"fuzz/{name}", int(status == 0), int(status != 0), seconds, output)
+        tally.add(f"fuzz/{name}", int(status == 0), int(status != 0), seconds, output, whole)
 
 
 def python(tally, folder, env, without=()):
@@ -94,7 +153,7 @@ def python(tally, folder, env, without=()):
         bad = sum(int(n) for n in re.findall(r"(?:failures|errors|skipped|unexpected successes)=(\d+)", output))
         if not ran or (status != 0 and not bad) or ran[1] == "0":
             bad = max(bad, 1)
-        tally.add(f"{folder}/{name}", max(int(ran[1]) - bad, 0) if ran else 0, bad, seconds, output)
+        tally.add(f"{folder}/{name}", max(int(ran[1]) - bad, 0) if ran else 0, bad, seconds, output, python_failures)
 
 
 def web(tally, env):
@@ -107,7 +166,7 @@ def web(tally, env):
     bad = count.get("tests", 0) - passed
     if status != 0 and not bad:
         bad = 1
-    tally.add("web", passed, bad, seconds, output)
+    tally.add("web", passed, bad, seconds, output, node_failures)
 
 
 def main():
@@ -134,9 +193,7 @@ def main():
     print(f"Mooncake's trace: {mooncake_trace() or 'not at hand, its test is left out'}", flush=True)
     if a.soak:
         soak(tally, build, env, a.only, a.watch_s)
-        print(f"{time.monotonic() - start:.0f} s in all")
-        print(f"{tally.passed} passed, {tally.failed} failed")
-        return 1 if tally.failed or not tally.passed else 0
+        return tally.end(start)
     unit(tally, build, env)
     if not a.sanitized:
         fuzz(tally, build, env)
@@ -146,9 +203,7 @@ def main():
         python(tally, "console", env)
         python(tally, "faults", env)
         web(tally, env)
-    print(f"{time.monotonic() - start:.0f} s in all")
-    print(f"{tally.passed} passed, {tally.failed} failed")
-    return 1 if tally.failed or not tally.passed else 0
+    return tally.end(start)
 
 
 if __name__ == "__main__":
