@@ -1,4 +1,4 @@
-/* config_paths.h — where the model and the state are when no setting says so. */
+/* config_paths.h — where the model and the state are when no setting says so, and who else may reach what the settings name. */
 #ifndef KV_CONFIG_PATHS_H
 #define KV_CONFIG_PATHS_H
 
@@ -8,5 +8,9 @@
 enum kv_status kv_config_model_path(const struct kv_config *c, char *out, size_t cap, struct kv_error *err);
 /* config->state, else build/state in a checkout, else $XDG_STATE_HOME/kvasir or ~/.local/state/kvasir. Parents are made. */
 enum kv_status kv_config_state_dir(const struct kv_config *c, char *out, size_t cap, struct kv_error *err);
+/* State, disk tier and extents: folders of their own, which nobody else may write to. BAD_ARGUMENT with what mends it; what is not there yet is fine. */
+enum kv_status kv_config_check_folders(const struct kv_config *c, const char *state, struct kv_error *err);
+/* The next file of a secret that every user of this machine may read, from *at on; NULL: no more. *key: the setting that names it. */
+const char *kv_config_open_secret(const struct kv_config *c, int *at, const char **key);
 
 #endif

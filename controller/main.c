@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -193,7 +194,7 @@ static enum kv_status open_model(struct daemon *d, struct kv_error *err)
 static enum kv_status start(struct daemon *d, struct kv_error *err)
 {
     struct kv_app *app = &d->app;
-    struct kv_http_options http = {.config = &d->config, .routes = kv_api_routes, .app = app, .ready = kv_api_ready, .log = kv_api_log};
+    struct kv_http_options http = {.config = &d->config, .routes = kv_api_routes, .app = app, .ready = kv_api_ready, .answering = kv_api_audit, .log = kv_api_log};
     app->config = &d->config;
     app->started_us = kv_monotonic_us();
     app->default_max_tokens = (int)d->config.default_max_tokens;
@@ -208,6 +209,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     kv_events_log_to(app->events);
     enum kv_status st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
     if (!st) st = kv_config_state_dir(&d->config, d->state, sizeof d->state, err);
+    if (!st) st = kv_config_check_folders(&d->config, d->state, err);
     if (!st) st = kv_http_create(&http, &app->http, err);
     if (!st) st = kv_notify_create(&(struct kv_notify_config){.webhook = d->config.notify_webhook, .secret_file = d->config.notify_secret, .program = d->config.notify_program}, &app->notify, err);
     if (!st) st = kv_store_open(&(struct kv_store_config){.dir = d->state, .key_file = *d->config.receipts_key ? d->config.receipts_key : NULL, .on_row = kv_api_on_row, .on_row_ctx = app}, &app->store, err);
@@ -220,6 +222,8 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = start_quality(d, err);
     if (st) return st;
     app->ready = true;
+    const char *key, *secret;
+    for (int at = 0; (secret = kv_config_open_secret(&d->config, &at, &key));) kv_events_log(KV_LOG_WARN, "every user of this machine may read %s, %s: chmod o-rwx %s", key, secret, secret);
     d->status_runs = !pthread_create(&d->status_thread, NULL, status_main, d);
     kv_events_log(KV_LOG_INFO, "kvasird %s serves %s on %s://%s/, state in %s", KVASIR_VERSION, kv_model_info(app->model)->name, *d->config.tls_key ? "https" : "http",
            kv_http_address(app->http), d->state);
@@ -359,6 +363,7 @@ int main(int argc, char **argv)
         else if (d->config.version) puts("kvasird " KVASIR_VERSION);
         else kv_config_print(&d->config, stdout), print_hardware(stdout);
     } else if (!st) {
+        umask(077); /* whatever is made from here on is its owner's alone */
         block_signals(&set);
         st = start(d, &err);
         if (!st && d->config.demo) st = kv_demo_start(&d->app, d->config.exit, &d->demo, &err);

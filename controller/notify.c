@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -35,7 +36,7 @@ struct kv_notify {
     struct message queue[QUEUE];
     uint64_t put, taken, dropped;
     bool stop;
-    int64_t stop_us; /* CLOCK_MONOTONIC after which nothing more is tried; 0: not stopping */
+    _Atomic int64_t stop_us; /* CLOCK_MONOTONIC after which nothing more is tried, and what is under way is broken off; 0: not stopping */
 };
 
 bool kv_notify_wants(const struct kv_receipt_row *row)
@@ -79,6 +80,19 @@ static size_t ignore(char *data, size_t size, size_t n, void *arg)
     return size * n;
 }
 
+static bool overdue(const struct kv_notify *n)
+{
+    int64_t end = atomic_load(&n->stop_us);
+    return end && kv_monotonic_us() > end;
+}
+
+/* Asked about once a second while a receiver is silent; not 0 breaks the call off. */
+static int go_on(void *arg, curl_off_t t, curl_off_t d, curl_off_t u, curl_off_t v)
+{
+    (void)t, (void)d, (void)u, (void)v;
+    return overdue(arg);
+}
+
 static void sign(const struct kv_notify *n, const char *text, char out[100])
 {
     uint8_t mac[32];
@@ -90,7 +104,7 @@ static void sign(const struct kv_notify *n, const char *text, char out[100])
 }
 
 /* 0 when it was taken; otherwise what to say, and *again whether to try later. */
-static int call_webhook(const struct kv_notify *n, const struct message *m, char *why, size_t cap, bool *again)
+static int call_webhook(struct kv_notify *n, const struct message *m, char *why, size_t cap, bool *again)
 {
     char signature[100], delivery[64];
     CURL *h = curl_easy_init();
@@ -106,6 +120,10 @@ static int call_webhook(const struct kv_notify *n, const struct message *m, char
     curl_easy_setopt(h, CURLOPT_POSTFIELDS, m->text);
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(h, CURLOPT_TIMEOUT, (long)CALL_TIMEOUT_S);
+    curl_easy_setopt(h, CURLOPT_QUICK_EXIT, 1L); /* waits for no name server that does not answer */
+    curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, go_on);
+    curl_easy_setopt(h, CURLOPT_XFERINFODATA, n);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, ignore);
     CURLcode rc = curl_easy_perform(h);
     long http = 0;
@@ -115,6 +133,7 @@ static int call_webhook(const struct kv_notify *n, const struct message *m, char
     if (rc == CURLE_OK && http >= 200 && http < 300) return 0;
     *again = rc != CURLE_OK || http >= 500 || http == 429 || http == 408;
     if (rc == CURLE_OK) snprintf(why, cap, "it answered HTTP %ld", http);
+    else if (rc == CURLE_ABORTED_BY_CALLBACK) snprintf(why, cap, "the server stopped before it was answered");
     else snprintf(why, cap, "%s", curl_easy_strerror(rc));
     return 1;
 }
@@ -178,7 +197,7 @@ static void run_program(struct kv_notify *n, const struct message *m)
     const struct timespec moment = {0, 20000000};
     int64_t end = kv_monotonic_us() + PROGRAM_TIMEOUT_S * 1000000;
     while (waitpid(pid, &status, WNOHANG) == 0) {
-        if (kv_monotonic_us() > end) kill(pid, SIGKILL);
+        if (kv_monotonic_us() > end || overdue(n)) kill(pid, SIGKILL);
         nanosleep(&moment, NULL);
     }
     if (!whole || status) kv_events_log(KV_LOG_WARN, "notification %llu: %s ended with status %d", (unsigned long long)m->id, n->program, status);
@@ -192,7 +211,7 @@ static void *notify_main(void *arg)
     pthread_mutex_lock(&n->lock);
     for (;;) {
         while (n->put == n->taken && !n->stop) pthread_cond_wait(&n->wake, &n->lock);
-        if (n->put == n->taken || (n->stop && kv_monotonic_us() > n->stop_us)) break;
+        if (n->put == n->taken || overdue(n)) break;
         struct message m = n->queue[n->taken++ % QUEUE];
         pthread_mutex_unlock(&n->lock);
         if (*n->webhook) send_webhook(n, &m);
@@ -244,10 +263,11 @@ void kv_notify_free(struct kv_notify *n)
     if (!n) return;
     pthread_mutex_lock(&n->lock);
     n->stop = true;
-    n->stop_us = kv_monotonic_us() + LAST_WORDS_MS * 1000;
+    atomic_store(&n->stop_us, kv_monotonic_us() + LAST_WORDS_MS * 1000);
     pthread_cond_broadcast(&n->wake);
     pthread_mutex_unlock(&n->lock);
     pthread_join(n->thread, NULL);
+    if (n->put > n->taken) kv_events_log(KV_LOG_WARN, "notifications: %llu were not sent before the server stopped; receipts have them", (unsigned long long)(n->put - n->taken));
     for (; n->taken < n->put; n->taken++) free(n->queue[n->taken % QUEUE].text);
     pthread_mutex_destroy(&n->lock);
     pthread_cond_destroy(&n->wake);

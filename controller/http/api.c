@@ -111,23 +111,32 @@ void kv_api_on_row(void *arg, const struct kv_receipt_row *row)
 {
     struct kv_app *app = arg;
     kv_events_post(app->events, "receipt", kv_api_receipt_json(row));
+    if ((int)row->r.kind == KV_ROW_STORE) kv_events_log(KV_LOG_INFO, "the store: %s", row->r.detail);
     if (app->notify && kv_notify_wants(row)) kv_notify_post(app->notify, row->id, kv_api_receipt_json(row));
     if (row->r.reason != KV_OK && (int)row->r.kind == KV_RECEIPT_FAILURE) kv_events_post(app->events, "failure", kv_api_failure_json(row));
 }
 
-void kv_api_log(void *arg, const struct kv_http_request *r)
+/* A write's row is on disk before its answer, unless receipts cannot be written: then it waits in their queue. A rollback is done by now and waits for nobody long. */
+void kv_api_audit(void *arg, const struct kv_http_request *r)
 {
+    enum { WAIT_MS = 5000, ROLLBACK_WAIT_MS = 500 };
     struct kv_app *app = arg;
-    bool writes = (!strcmp(r->method, "POST") || !strcmp(r->method, "DELETE")) && !strncmp(r->path, "/api/", 5);
-    char trace[33] = "";
-    if (*r->traceparent) snprintf(trace, sizeof trace, "%.32s", r->traceparent + 3);
-    kv_events_log_traced(KV_LOG_DEBUG, trace, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
-    if (!writes || !app->ready) return;
+    const char *verb = strrchr(r->path, '/');
+    if (!strcmp(r->method, "GET") || !strcmp(r->method, "HEAD") || strncmp(r->path, "/api/", 5) || !app->ready) return;
     struct kv_receipt audit;
     kv_receipt_init(&audit, KV_ROW_AUDIT, kv_realtime_us());
     snprintf(audit.tenant, sizeof audit.tenant, "%s", r->who.name);
     snprintf(audit.detail, sizeof audit.detail, "%s %.70s: %d", r->method, r->path, r->status);
-    if (!kv_store_post(app->store, &audit)) kv_events_log(KV_LOG_WARN, "the audit receipt of %s %s found the queue full", r->method, r->path);
+    if (!kv_store_post_settled(app->store, &audit, strcmp(verb, "/rollback") ? WAIT_MS : ROLLBACK_WAIT_MS))
+        kv_events_log(KV_LOG_WARN, "%s %s was answered before its audit receipt was on disk", r->method, r->path);
+}
+
+void kv_api_log(void *arg, const struct kv_http_request *r)
+{
+    char trace[33] = "";
+    if (*r->traceparent) snprintf(trace, sizeof trace, "%.32s", r->traceparent + 3);
+    kv_events_log_traced(KV_LOG_DEBUG, trace, "%s %s %d %s %lld us", r->method, r->path, r->status, r->who.name, (long long)(kv_monotonic_us() - r->started_us));
+    if (!r->status) kv_api_audit(arg, r);
 }
 
 /* ---------------------------------------------------------------- the table */

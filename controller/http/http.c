@@ -27,6 +27,7 @@ struct kv_http {
     const struct kv_http_route *routes;
     void *app;
     enum kv_status (*ready)(void *app, struct kv_error *err);
+    void (*answering)(void *app, const struct kv_http_request *r);
     void (*log)(void *app, const struct kv_http_request *r);
     size_t max_body, max_object;
     int64_t idle_us, upload_us;
@@ -67,6 +68,11 @@ int kv_http_connections(const struct kv_http *h)
 bool kv_http_stopping(const struct kv_http *h)
 {
     return h->stopping;
+}
+
+void kv_http_answering(const struct kv_http_request *r)
+{
+    if (r->server->answering) r->server->answering(r->app, r);
 }
 
 const char *kv_http_header(const struct kv_http_request *r, const char *name)
@@ -451,6 +457,7 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
     h->routes = o->routes;
     h->app = o->app;
     h->ready = o->ready;
+    h->answering = o->answering;
     h->log = o->log;
     h->max_body = c->max_body;
     h->max_object = c->extents_object;

@@ -56,7 +56,8 @@ struct kv_http_options {
     const struct kv_http_route *routes; /* ends with a NULL method; outlives the server */
     void *app;
     enum kv_status (*ready)(void *app, struct kv_error *err); /* asked before every handler that is not early */
-    void (*log)(void *app, const struct kv_http_request *r); /* after each request; may be NULL */
+    void (*answering)(void *app, const struct kv_http_request *r); /* before each answer leaves: its status is known, and it waits for this */
+    void (*log)(void *app, const struct kv_http_request *r); /* after each request; status 0: it ended without an answer. Either may be NULL */
 };
 
 /* Binds and serves. ADDRESS_IN_USE, BAD_ARGUMENT. */
@@ -71,6 +72,7 @@ struct kv_http_auth *kv_http_get_auth(struct kv_http *h);
 const char *kv_http_address(const struct kv_http *h); /* "127.0.0.1:7070", with the port that was bound */
 int kv_http_connections(const struct kv_http *h);
 bool kv_http_stopping(const struct kv_http *h);
+void kv_http_answering(const struct kv_http_request *r); /* for http_reply.c */
 
 /* --- inside handlers */
 const char *kv_http_header(const struct kv_http_request *r, const char *name);

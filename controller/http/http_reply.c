@@ -37,6 +37,7 @@ static enum kv_status queue(struct kv_http_request *r, int status, struct MHD_Re
         add_header(resp, "Vary", "Origin");
     }
     r->status = status;
+    kv_http_answering(r);
     enum MHD_Result queued = MHD_queue_response(r->connection, (unsigned)status, resp);
     MHD_destroy_response(resp);
     return queued == MHD_YES ? KV_OK : kv_fail(err, KV_INTERNAL, "reply", "the reply could not be queued");

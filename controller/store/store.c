@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, SETTLE_S = 5, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000 };
+enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, SETTLE_MS = 5000, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000 };
 
 int64_t kv_store_now_us(int clock)
 {
@@ -77,14 +77,47 @@ struct kv_receipt_sink kv_store_sink(struct kv_store *s)
     return (struct kv_receipt_sink){.ctx = s, .emit = emit};
 }
 
-bool kv_store_post(struct kv_store *s, const struct kv_receipt *r)
+/* *upto: what the ring's tail has to reach. */
+static bool post(struct kv_store *s, const struct kv_receipt *r, uint64_t *upto)
 {
     pthread_mutex_lock(&s->post_mutex);
     bool ok = ring_put(&s->others, r);
+    *upto = atomic_load(&s->others.head);
     pthread_mutex_unlock(&s->post_mutex);
     if (!ok) atomic_fetch_add(&s->refused, 1);
     else sem_post(&s->wake);
     return ok;
+}
+
+bool kv_store_post(struct kv_store *s, const struct kv_receipt *r)
+{
+    return post(s, r, &(uint64_t){0});
+}
+
+static bool settled(struct kv_store *s, const struct ring *q, uint64_t upto, int64_t wait_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += wait_ms % 1000 * 1000000;
+    until.tv_sec += wait_ms / 1000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&s->op_mutex); /* every group ends with a broadcast under it */
+    while (atomic_load(&q->tail) < upto && !atomic_load(&s->failing_since_us) && !pthread_cond_clockwait(&s->op_done, &s->op_mutex, CLOCK_MONOTONIC, &until)) {}
+    bool durable = atomic_load(&q->tail) >= upto;
+    pthread_mutex_unlock(&s->op_mutex);
+    return durable;
+}
+
+bool kv_store_settle(struct kv_store *s)
+{
+    bool taken = !atomic_load(&s->turned_away);
+    return settled(s, &s->decode, atomic_load(&s->decode.head), SETTLE_MS) && taken;
+}
+
+bool kv_store_post_settled(struct kv_store *s, const struct kv_receipt *r, int32_t wait_ms)
+{
+    uint64_t upto;
+    return post(s, r, &upto) && settled(s, &s->others, upto, wait_ms);
 }
 
 static enum kv_status submit(struct kv_store *s, enum kv_status (*run)(struct kv_store *, void *, struct kv_error *), void *arg, bool alone, struct kv_error *err)
@@ -236,10 +269,10 @@ static void *writer(void *ctx)
     struct kv_store *s = ctx;
     while (!atomic_load(&s->stop)) {
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until); /* not the wall clock: set back, it would hold up heads and retries for as long */
         until.tv_nsec += RETRY_MS * 1000000L;
         if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
-        if (sem_timedwait(&s->wake, &until) == 0)
+        if (sem_clockwait(&s->wake, CLOCK_MONOTONIC, &until) == 0)
             while (sem_trywait(&s->wake) == 0) {} /* one group takes all that is queued */
         bool failing = !write_group(s);
         if (failing) nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
@@ -276,12 +309,14 @@ static enum kv_status open_database(struct kv_store *s, struct kv_error *err)
 {
     char path[1024];
     snprintf(path, sizeof path, "%s/kvasir.db", s->dir);
+    enum kv_status st = kv_store_make_file(path, err);
+    if (st != KV_OK) return st;
     if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) return kv_store_sql_error(s->db, path, err);
     sqlite3_busy_timeout(s->db, 2000);
     /* kv_store_migrate looks at the version before anything is written to the file. */
     if (sqlite3_exec(s->db, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384", NULL, NULL, NULL) != SQLITE_OK)
         return kv_store_sql_error(s->db, path, err);
-    enum kv_status st = kv_store_migrate(s->db, path, err);
+    st = kv_store_migrate(s->db, path, err);
     if (st != KV_OK) return st;
     if (sqlite3_exec(s->db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) != SQLITE_OK) return kv_store_sql_error(s->db, path, err);
     sqlite3_wal_autocheckpoint(s->db, 0);
@@ -328,6 +363,7 @@ enum kv_status kv_store_open(const struct kv_store_config *c, struct kv_store **
     enum kv_status st = s->decode.row && s->others.row && (s->group || !c->on_row) ? KV_OK : kv_fail(err, KV_OUT_OF_MEMORY, "store", "memory could not be had");
     if (st == KV_OK && snprintf(s->dir, sizeof s->dir, "%s", c->dir) >= (int)sizeof s->dir) st = kv_fail(err, KV_BAD_ARGUMENT, "state", "the state directory's name is too long");
     if (st == KV_OK) st = take_lock(s, err);
+    if (st == KV_OK) st = kv_store_narrow(s, err);
     if (st == KV_OK) st = open_database(s, err);
     if (st == KV_OK) st = open_chain(s, err);
     if (st == KV_OK && pthread_create(&s->writer, NULL, writer, s)) st = kv_fail(err, KV_OUT_OF_MEMORY, "store", "the writer thread cannot be started");
@@ -336,6 +372,7 @@ enum kv_status kv_store_open(const struct kv_store_config *c, struct kv_store **
         kv_store_close(s);
         return st;
     }
+    kv_store_tell_narrowed(s);
     *out = s;
     return KV_OK;
 }
@@ -402,20 +439,6 @@ void kv_store_health(struct kv_store *s, struct kv_store_health *out)
         snprintf(path, sizeof path, "%s/%s", s->dir, files[i]);
         if (!stat(path, &st)) out->bytes += (uint64_t)st.st_size;
     }
-}
-
-bool kv_store_settle(struct kv_store *s)
-{
-    bool taken = !atomic_load(&s->turned_away);
-    uint64_t upto = atomic_load(&s->decode.head);
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += SETTLE_S;
-    pthread_mutex_lock(&s->op_mutex); /* every group ends with a broadcast under it */
-    while (atomic_load(&s->decode.tail) < upto && !atomic_load(&s->failing_since_us) && !pthread_cond_clockwait(&s->op_done, &s->op_mutex, CLOCK_MONOTONIC, &until)) {}
-    bool durable = taken && atomic_load(&s->decode.tail) >= upto;
-    pthread_mutex_unlock(&s->op_mutex);
-    return durable;
 }
 
 static enum kv_status nothing(struct kv_store *s, void *arg, struct kv_error *err)

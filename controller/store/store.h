@@ -32,6 +32,8 @@ bool kv_store_trusted(const struct kv_store *s, struct kv_error *err);
 /* --- receipts in. Never blocks, never allocates. */
 struct kv_receipt_sink kv_store_sink(struct kv_store *s); /* one producer: the decode thread */
 bool kv_store_post(struct kv_store *s, const struct kv_receipt *r); /* any other thread */
+/* The same, and waits until it is durable. False: it is not after wait_ms, or at once where receipts cannot be written; it stays queued, unless the queue was full. */
+bool kv_store_post_settled(struct kv_store *s, const struct kv_receipt *r, int32_t wait_ms);
 
 struct kv_store_health {
     bool ok;                  /* the last commit succeeded and the queue is below half */

@@ -48,6 +48,7 @@ struct kv_store {
     int64_t head_written_us;
     bool untrusted;
     struct kv_error distrust;
+    char narrowed[76];           /* files that others could reach when it was opened, and their modes */
     int wal_pages;
 
     struct ring decode, others;
@@ -97,6 +98,11 @@ enum kv_status kv_store_verify_roots(sqlite3 *db, uint64_t sealed, struct kv_ver
 /* The last sealed row and the chain's hash there; 0 when nothing was sealed. receipt: the one that says so. */
 uint64_t kv_store_sealed(sqlite3 *db, uint8_t hash[32], uint64_t *receipt);
 extern const char kv_store_columns[]; /* of receipts, in the order kv_store_read_row expects */
+
+/* store_folder.c: makes an empty file of mode 0600 unless it is there (SQLite would let others read it); takes others' rights from what is in the folder, and says so. */
+enum kv_status kv_store_make_file(const char *path, struct kv_error *err);
+enum kv_status kv_store_narrow(struct kv_store *s, struct kv_error *err);
+void kv_store_tell_narrowed(struct kv_store *s);
 
 int64_t kv_store_now_us(int clock);
 enum kv_status kv_store_migrate(sqlite3 *db, const char *path, struct kv_error *err);

@@ -218,8 +218,9 @@ enum kv_status kv_store_backup(struct kv_store *s, const char *to, kv_told *told
     st = copy_file(s->dir, to, "receipts.heads", true, err);
     if (st == KV_OK) st = copy_file(s->dir, to, "rollback.intent", false, err);
     if (st == KV_OK && !s->config.key_file) st = copy_file(s->dir, to, "receipts.key", true, err);
-    if (st != KV_OK) return st;
     snprintf(path, sizeof path, "%s/kvasir.db", to);
+    if (st == KV_OK) st = kv_store_make_file(path, err);
+    if (st != KV_OK) return st;
     sqlite3 *copy = NULL;
     int rc = sqlite3_open(path, &copy);
     pthread_mutex_lock(&s->read_mutex); /* no checkpoint meanwhile */
@@ -232,7 +233,5 @@ enum kv_status kv_store_backup(struct kv_store *s, const char *to, kv_told *told
     if (!b || rc != SQLITE_OK) st = kv_fail(err, rc == SQLITE_FULL ? KV_NO_SPACE : KV_IO_ERROR, path, "the backup failed: %s", sqlite3_errstr(rc));
     sqlite3_close(copy);
     snprintf(path, sizeof path, "%s/lock", to); /* makes it a state directory: it verifies and starts as it is */
-    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (lock >= 0) close(lock);
-    return st;
+    return st == KV_OK ? kv_store_make_file(path, err) : st;
 }

@@ -30,6 +30,8 @@ static enum kv_status backup(sqlite3 *db, const char *path, int version, struct 
     char to[1024];
     snprintf(to, sizeof to, "%s.v%d.backup", path, version);
     sqlite3 *copy = NULL;
+    enum kv_status made = kv_store_make_file(to, err);
+    if (made != KV_OK) return made;
     int rc = sqlite3_open(to, &copy);
     sqlite3_backup *b = rc == SQLITE_OK ? sqlite3_backup_init(copy, "main", db, "main") : NULL;
     if (b) {

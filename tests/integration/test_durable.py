@@ -106,6 +106,32 @@ class Answers(unittest.TestCase):
                 kinds = [r["kind"] for r in d.get(f"/api/v1/receipts?request={ident}")[1]["receipts"]]
                 self.assertEqual(kinds, ["REQUEST", "PUBLICATION"], ident)
 
+    def test_a_kill_after_each_of_many_writes_loses_no_audit_row(self):
+        d = Daemon(state=self.state)
+        self.addCleanup(d.kill)
+        told, go = [], threading.Event()
+
+        def operator(n):
+            for i in range(400):
+                path = f"/api/v1/rollouts/r_{n}{i:05}/advance"  # refused, and audited all the same
+                self.assertEqual(d.post(path)[0], 412)
+                told.append(path)
+                if len(told) >= 60:
+                    go.set()
+
+        operators = [threading.Thread(target=operator, args=(n,), daemon=True) for n in range(1, 5)]
+        hooked, threading.excepthook = threading.excepthook, lambda a: None
+        self.addCleanup(setattr, threading, "excepthook", hooked)
+        for t in operators:
+            t.start()
+        self.assertTrue(go.wait(60))
+        d.kill()
+        for t in operators:
+            t.join()
+        with Daemon(state=self.state) as d:
+            kept = {r["detail"] for r in d.get("/api/v1/audit?limit=1000")[1]["receipts"]}
+            self.assertEqual([p for p in told if f"POST {p}: 412" not in kept], [])
+
     def test_an_answer_says_when_its_receipts_could_not_be_written(self):
         with Daemon(state=self.state) as d:
             lock = self.locked()

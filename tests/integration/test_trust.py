@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import tarfile
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import unittest
 
-from support import BUILD, KVASIR, ROOT, Daemon, environment
+from support import BUILD, KVASIR, ROOT, Daemon, environment, run
 
 QUEST = {"name": "quest-64", "pipeline": "quest", "params": {"budget_rows": 64}, "contract": "approximate"}
 
@@ -275,6 +276,81 @@ class Notifications(unittest.TestCase):
         ids = [h["X-Kvasir-Delivery"] for h, _ in receiver.got]
         self.assertEqual(ids[0], ids[1])  # the one that was answered 503 came again
         self.assertIn("EXACT_BASELINE", read(out).decode())
+
+
+    def test_a_receiver_that_never_answers_holds_no_stop_up(self):
+        """SIGTERM ends the call after its two last seconds; on its own it would go on for ten, and again."""
+        folder = tempfile.mkdtemp(prefix="kvasir-notify-")
+        self.addCleanup(shutil.rmtree, folder, True)
+        program, began = os.path.join(folder, "program"), os.path.join(folder, "began")
+        with open(program, "w") as f:
+            f.write(f"#!/bin/sh\ntouch {began}\nexec sleep 600\n")
+        os.chmod(program, 0o755)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            for setting, says in ((f"notify.webhook=http://127.0.0.1:{silent.getsockname()[1]}/hook", "the server stopped before it was answered"), (f"notify.program={program}", "ended with status 9")):
+                d = Daemon("--set", setting)
+                self.addCleanup(d.kill)
+                _, r = d.post("/api/v1/rollouts", QUEST)
+                d.post(f"/api/v1/rollouts/{r['id']}/rollback", {"reason": "tell them"})
+                if "webhook" in setting:
+                    held = silent.accept()[0]
+                    self.addCleanup(held.close)
+                else:
+                    d.wait_until(lambda: os.path.exists(began))
+                self.assertEqual(d.stop(), 0)
+                self.assertIn(says, "".join(d.err))
+
+
+class Folders(unittest.TestCase):
+    """Who else may reach what is kept."""
+
+    def test_everything_is_its_owners_alone_under_any_umask(self):
+        with Daemon("--set", f"trace.path={tempfile.mktemp(prefix='kvasir-trace-')}", preexec_fn=lambda: os.umask(0)) as d:
+            self.addCleanup(os.remove, d.process.args[-1].split("=")[1])
+            d.complete("The", max_tokens=2)
+            _, r = d.post("/api/v1/rollouts", QUEST)
+            d.post(f"/api/v1/rollouts/{r['id']}/advance")
+            self.assertEqual(d.post("/api/v1/backups")[0], 201)
+            self.assertEqual(os.stat(d.process.args[-1].split("=")[1]).st_mode & 0o777, 0o600)
+            seen = 0
+            for folder, _, files in os.walk(d.state):
+                for name in [folder] + [os.path.join(folder, f) for f in files]:
+                    seen += 1
+                    self.assertEqual(os.stat(name).st_mode & 0o077, 0, name)
+            self.assertGreater(seen, 10)
+
+    def test_a_folder_that_others_may_write_to_is_refused_with_what_mends_it(self):
+        with tempfile.TemporaryDirectory() as top:
+            state, disk = os.path.join(top, "state"), os.path.join(top, "disk")
+            for wide, key in ((state, "state"), (disk, "tiers.disk.path")):
+                for mode, hint in ((0o777, f"chmod go-w {wide}"), (0o770, f"chmod go-w {wide}"), (0o1777, "a folder of its own")):
+                    os.makedirs(wide, exist_ok=True)
+                    os.chmod(wide, mode)
+                    status, _, err = run("--state", state, "--set", f"tiers.disk.path={disk}", "--listen", "127.0.0.1:0")
+                    self.assertEqual(status, 1)
+                    self.assertRegex(err, r"BAD_ARGUMENT: others may write to the folder")
+                    self.assertIn(key, err)
+                    self.assertIn(hint, err)
+                subprocess.run(["chmod", "go-w", wide], check=True)
+            for path in (state, os.path.join(top, ".", "state")):
+                status, _, err = run("--state", state, "--set", f"tiers.disk.path={path}", "--listen", "127.0.0.1:0")
+                self.assertEqual(status, 1)
+                self.assertRegex(err, "tiers.disk.path and state are one folder.*give tiers.disk.path one of its own")
+
+    def test_what_an_earlier_version_left_readable_is_closed_and_said(self):
+        with tempfile.TemporaryDirectory() as state:
+            with Daemon(state=state):
+                pass
+            os.chmod(os.path.join(state, "kvasir.db"), 0o644)
+            with Daemon(state=state) as d:
+                d.wait_line("closed to others: kvasir.db 0644")
+                self.assertEqual(os.stat(os.path.join(state, "kvasir.db")).st_mode & 0o777, 0o600)
+            secret = os.path.join(state, "secret")
+            with open(secret, "w") as f:
+                f.write("0123456789abcdef0123456789abcdef")
+            os.chmod(secret, 0o644)
+            with Daemon("--set", f"notify.secret_file={secret}", "--set", "notify.webhook=http://127.0.0.1:1/", state=state) as d:
+                d.wait_line(f"every user of this machine may read notify.secret_file, {secret}: chmod o-rwx")
 
 
 class Surroundings(unittest.TestCase):
