@@ -29,9 +29,10 @@ struct daemon {
     char model[512], state[512];
     int argc;
     char **argv;
-    pthread_t status_thread;
-    bool status_runs;
-    _Atomic bool stopping;
+    pthread_t status_thread, hearing, main;
+    bool status_runs, hears;
+    sigset_t urgent; /* signals the hearing thread takes */
+    _Atomic bool stopping, ending, deaf;
     struct kv_demo *demo;
 };
 
@@ -234,12 +235,12 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
 
 static void stop(struct daemon *d)
 {
+/* Whoever stops a daemon under traffic may still have to roll it back: routes and signals are heard until nothing is live. */
     struct kv_app *app = &d->app;
     app->draining = true;
     d->stopping = true;
     if (d->demo) kv_demo_stop(d->demo);
     if (d->status_runs) pthread_join(d->status_thread, NULL);
-    if (app->http) kv_http_quiesce(app->http);
     kv_quality_destroy(app->quality);
     if (app->ready) {
         kv_events_log(KV_LOG_INFO, "draining: live requests have %lld ms to finish", (long long)d->config.drain_timeout_ms);
@@ -250,6 +251,11 @@ static void stop(struct daemon *d)
     }
     kv_http_stop(app->http); /* no request reaches the control thread any more; it still asks who the users are */
     if (app->control) kv_control_destroy(app->control);
+    if (d->hears) {
+        d->deaf = true;
+        pthread_kill(d->hearing, SIGUSR1);
+        pthread_join(d->hearing, NULL);
+    }
     kv_http_destroy(app->http);
     if (app->engine) kv_engine_destroy(app->engine);
     kv_extent_client_destroy(app->remote);
@@ -293,6 +299,7 @@ static void reload(struct daemon *d)
     d->app.default_max_tokens = (int)fresh.default_max_tokens;
     kv_events_log_level(kv_events_level_from_name(fresh.log_level));
     kv_events_log(KV_LOG_INFO, "the configuration was reloaded");
+    d->config.drain_timeout_ms = fresh.drain_timeout_ms;
     kv_config_free(&fresh);
 }
 
@@ -305,24 +312,54 @@ static void force_baseline(struct daemon *d)
                 (int)a.recomputing);
 }
 
-static void block_signals(sigset_t *set)
+static void block_signals(struct daemon *d)
 {
-    sigemptyset(set);
-    const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(set, signals[i]);
-    pthread_sigmask(SIG_BLOCK, set, NULL); /* before any thread starts: all inherit it */
+    sigset_t all;
+    sigemptyset(&d->urgent);
+    const int urgent[] = {SIGTERM, SIGINT, SIGUSR1};
+    for (size_t i = 0; i < sizeof urgent / sizeof *urgent; i++) sigaddset(&d->urgent, urgent[i]);
+    all = d->urgent;
+    sigaddset(&all, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* before any thread starts: all inherit it */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is a full disk, not an end */
 }
 
-static void serve(struct daemon *d, const sigset_t *set)
+/* A thread of its own: a rollback waits neither for a reload nor for a drain. */
+static void *hear(void *arg)
 {
     for (;;) {
         int sig = 0;
-        if (sigwait(set, &sig)) continue;
-        if (sig == SIGHUP) reload(d);
-        else if (sig == SIGUSR1) force_baseline(d);
-        else return;
+    struct daemon *d = arg;
+        if (sigwait(&d->urgent, &sig)) continue;
+        if (d->deaf) return NULL;
+        if (sig == SIGUSR1) {
+            force_baseline(d);
+        } else if (!d->ending) {
+            d->ending = true;
+            pthread_kill(d->main, SIGHUP);
+        } else {
+            kv_events_log(KV_LOG_WARN, "told to stop once more: live requests are cut off");
+            kv_engine_drain(d->app.engine, 0);
+        }
+    }
+}
+
+static enum kv_status start_hearing(struct daemon *d, struct kv_error *err)
+{
+    d->main = pthread_self();
+    d->hears = !pthread_create(&d->hearing, NULL, hear, d);
+    return d->hears ? KV_OK : kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no thread to hear signals");
+}
+
+static void serve(struct daemon *d)
+{
+    sigset_t hup;
+    sigemptyset(&hup);
+    sigaddset(&hup, SIGHUP);
+    while (!d->ending) {
+        int sig = 0;
+        if (!sigwait(&hup, &sig) && !d->ending) reload(d);
     }
 }
 
@@ -347,7 +384,6 @@ static void print_hardware(FILE *out)
 int main(int argc, char **argv)
 {
     struct kv_error err = {0};
-    sigset_t set;
     if (argc == 3 && !strcmp(argv[1], "--check-policy")) return kv_policy_check_main(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "--drill")) return kv_drill_main(argv[2]);
     struct daemon *d = calloc(1, sizeof *d);
@@ -368,7 +404,8 @@ int main(int argc, char **argv)
         st = start(d, &err);
         if (!st && d->config.demo) st = kv_demo_start(&d->app, d->config.exit, &d->demo, &err);
         if (st) status = report(&err);
-        else serve(d, &set);
+        else serve(d);
+        if (!st) st = start_hearing(d, &err);
         stop(d);
     }
     int demo_status = d->demo ? kv_demo_finish(d->demo) : EXIT_SUCCESS;

@@ -475,13 +475,6 @@ enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **
     return st;
 }
 
-void kv_http_quiesce(struct kv_http *h)
-{
-    int fd = MHD_quiesce_daemon(h->daemon);
-    if (fd >= 0) close(fd);
-    h->listener = -1;
-}
-
 void kv_http_stop(struct kv_http *h)
 {
     if (!h) return;

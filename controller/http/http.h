@@ -62,8 +62,6 @@ struct kv_http_options {
 
 /* Binds and serves. ADDRESS_IN_USE, BAD_ARGUMENT. */
 enum kv_status kv_http_create(const struct kv_http_options *o, struct kv_http **out, struct kv_error *err);
-/* Takes no new connections; open ones go on. */
-void kv_http_quiesce(struct kv_http *h);
 /* Ends every connection and waits for their threads; who may do what (kv_http_get_auth) can still be asked until destroy. */
 void kv_http_stop(struct kv_http *h);
 void kv_http_destroy(struct kv_http *h); /* stops first when that was not done */

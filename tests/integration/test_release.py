@@ -2,9 +2,11 @@
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
+import threading
 import unittest
 
 from support import KVASIR, ROOT, Daemon
@@ -51,6 +53,33 @@ class Restarts(unittest.TestCase):
         _, v = again.get("/api/v1/receipts/verify")
         self.assertTrue(v["verified"], v)
         again.stop()
+
+    def test_a_drain_can_be_rolled_back_and_cut_off(self):
+        for word in ("route", "SIGUSR1"):
+            state = os.path.join(self.state, word)
+            d, got = Daemon("--set", "engine.drain_timeout_ms=120000", state=state), []
+            rollout = start_quest(d)
+            wait_stage(d, rollout, "SHADOW")
+            asks = threading.Thread(target=lambda: got.append(d.post("/v1/completions", {"prompt": "Once", "max_tokens": 3000, "ignore_eos": True})))
+            asks.start()
+            d.wait_until(lambda: d.get("/api/v1/status")[1]["live"]["active"] == 1)
+            d.signal(signal.SIGTERM)
+            d.wait_line("draining")
+            self.assertEqual(d.get("/readyz")[0], 503)
+            self.assertEqual(d.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[1]["error"]["code"], "DRAINING")
+            if word == "route":
+                self.assertEqual(d.post(f"/api/v1/rollouts/{rollout}/rollback", {"reason": "test"})[0], 200)
+            else:
+                d.signal(signal.SIGUSR1)
+                d.wait_line("SIGUSR1: all traffic is on the exact baseline")
+            d.signal(signal.SIGTERM)
+            d.wait_line("told to stop once more")
+            asks.join(60)
+            self.assertEqual(got[0][1]["error"]["code"], "DRAINING", got)
+            self.assertEqual(d.process.wait(60), 0)
+            d.stop()
+            with Daemon(state=state) as again:
+                self.assertEqual(again.get(f"/api/v1/rollouts/{rollout}")[1]["stage"], "EXACT_BASELINE")
 
     def test_a_killed_server_resumes_its_stage(self):
         d = Daemon(state=self.state)
