@@ -1,6 +1,7 @@
 /* admission.c — see admission.h. */
 #include "controller/openai/admission.h"
 
+#include "runtime/execution/placement.h"
 #include "runtime/service/credits.h"
 
 #include <string.h>
@@ -50,16 +51,24 @@ static void ask(const struct kv_openai *o, const struct kv_engine_stats *s, bool
     kv_control_admission(app->control, &r, &credits, out);
 }
 
+/* A method that reads its rows where they are asks for no link and no staging. */
+static bool moves_rows(const char *pipeline)
+{
+    const struct kv_pipeline *p = kv_pipeline_find(pipeline);
+    const struct kv_placement *placement = p ? kv_placement_find(p->placement) : NULL;
+    return placement && placement->prefetch;
+}
+
 void kv_admission_ask(struct kv_openai *o)
 {
     struct kv_engine_stats s;
     struct kv_admission_answer a = {0};
     kv_engine_stats(o->app->engine, &s);
     if (o->arm.candidate) {
-        ask(o, &s, true, &a);
+        ask(o, &s, moves_rows(o->arm.pipeline), &a);
         o->q.priority = a.priority;
         if (a.action == KV_ADMIT_TRANSFER) return;
-        kv_events_log(KV_LOG_DEBUG, "a request of %s goes to the baseline: %s", o->tenant, a.reason);
+        o->q.kept_back = a.action == KV_ADMIT_FALLBACK_DEADLINE ? KV_DEADLINE : KV_CREDIT_PRESSURE;
         o->arm.arm = KV_ARM_OUTSIDE;
         o->arm.candidate = 0;
     }

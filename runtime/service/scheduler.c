@@ -136,6 +136,10 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
         s->selection = NULL;
         s->candidate = 0;
     }
+    if (s->kept_back) {
+        struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = -1, .bytes = s->reserved_bytes, .detail = "the admission policy keeps it on the baseline"};
+        kv_report_receipt(e, s, KV_RECEIPT_FALLBACK, s->kept_back, r);
+    }
     s->placement = serve ? e->now.placement : e->resident;
     s->cache.faults = kv_faults_match(e->config.faults, s->tenant, s->session, s->candidate);
     if (s->selection) s->selection->faults = &s->cache.faults;

@@ -43,6 +43,7 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
     s->ignore_eos = r->ignore_eos;
     s->contract = r->contract;
     s->priority = r->priority;
+    s->kept_back = r->kept_back;
     s->deadline_us = r->deadline_us;
     s->observe = r->observe;
     s->observe_ctx = r->observe_ctx;

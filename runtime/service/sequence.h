@@ -68,6 +68,7 @@ struct kv_sequence {
     int32_t priority;
     int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;
+    enum kv_status kept_back;
     bool ignore_eos, observe_prompt, probe;
     enum kv_contract contract;
     char tenant[64], klass[64], session[64];

@@ -6,6 +6,7 @@ import unittest
 from support import ROOT, Daemon
 
 HOLD = 'return { api = 1, name = "by-hand", release = function() return { action = "HOLD", reason = "by hand" } end }'
+KEEP_BACK = 'return { api = 1, name = "none", admission = function() return { action = "FALLBACK", cause = "%s", priority = 50, reason = "none" } end }'
 AT_LEAST, AFTER = 300, 40
 
 # Small enough for 150 rows of prompt, so that each leaves rows out; windows and units are sealed within AT_LEAST tokens.
@@ -24,7 +25,8 @@ class Methods(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         # Without reuse of prefixes: the exact run must not read rows that the one it is compared with has left behind.
-        cls.d = Daemon("--set", "shadow.fraction=1", "--set", "engine.prefix_reuse=false")
+        # A device without room: these methods read rows where they are, and admission must not ask for any.
+        cls.d = Daemon("--set", "shadow.fraction=1", "--set", "engine.prefix_reuse=false", "--set", "tiers.device.capacity_bytes=65536")
         cls.addClassCleanup(cls.d.stop)
         with open(os.path.join(ROOT, "runtime", "evaluate", "prose.txt")) as f:
             status, a = cls.d.post("/tokenize", {"text": f.read(6000)})
@@ -84,13 +86,17 @@ class Methods(unittest.TestCase):
         events.close()
         return ids, logprobs, contracts, request
 
-    def run_method(self, name):
-        prompt = self.ids[:150]
+    def to_canary(self, name, prompt):
         rollout = self.create(name, METHODS[name])
         self.advance(rollout, "SHADOW")
         status, a = self.d.post("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 80, "ignore_eos": True, "kvasir": {"contract": "approximate"}})
         self.assertEqual((status, a["kvasir"]["published_contract"]), (200, "exact"), "a shadow served")
         self.advance(rollout, "CANARY")
+        return rollout
+
+    def run_method(self, name):
+        prompt = self.ids[:150]
+        rollout = self.to_canary(name, prompt)
         ids, logprobs, contracts, request = self.generate(prompt, rollout)
         frontier = len(contracts) - contracts[::-1].index("approximate")
         self.assertGreaterEqual(frontier, AT_LEAST - 1)
@@ -103,6 +109,18 @@ class Methods(unittest.TestCase):
         self.assertTrue(all(r["rows"] < r["rows_total"] and r["value"] > 0 for r in served), served)
         self.assertEqual(any(r["bytes"] for r in served), name == "infinigen", "only a rehearsal knows rows ahead")
         self.assertEqual(self.d.get(f"/api/v1/rollouts/{rollout}")[1]["stage"], "EXACT_BASELINE")
+
+    def test_what_a_policy_keeps_back_is_receipted(self):
+        with open(os.path.join(ROOT, "policies", "admission.lua")) as f:
+            self.addCleanup(self.d.post, "/api/v1/policies/admission/activate", {"source": f.read()})
+        rollout = self.to_canary("quest", self.ids[:150])
+        for cause, source in (("DEADLINE", KEEP_BACK % "DEADLINE"), ("CREDIT_PRESSURE", KEEP_BACK % "CREDIT_PRESSURE")):
+            self.assertEqual(self.d.post("/api/v1/policies/admission/activate", {"source": source})[0], 200)
+            a = self.d.complete(self.ids[:150], max_tokens=4, kvasir={"contract": "approximate", "session": f"s-{rollout}"})
+            self.assertEqual((a["kvasir"]["pipeline"], a["kvasir"]["published_contract"]), ("resident", "exact"))
+            found = self.d.get(f"/api/v1/receipts?kind=FALLBACK&request={a['kvasir']['receipt_id']}")[1]["receipts"]
+            self.assertEqual([r["reason"] for r in found], [cause])
+        self.assertEqual(self.d.post(f"/api/v1/rollouts/{rollout}/rollback", {"reason": "test"})[0], 200)
 
     def test_quest(self):
         self.run_method("quest")
