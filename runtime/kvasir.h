@@ -410,7 +410,7 @@ struct kv_rates { /* what admission estimates from: moving averages of this run;
     int64_t waiting_prompt_tokens, live_tokens_left;                  /* of those in the queue; that live ones may still publish */
     uint64_t swap_bytes_per_iteration;                                /* of paused rows that may leave the arena and come back, together, while others run */
 };
-struct kv_engine_stats { /* a consistent copy made by the decode thread after each iteration */
+struct kv_engine_stats { /* a consistent copy made by the decode thread after each iteration; disk, remote tier and turns as they are when asked */
     int32_t active, queued, recomputing;
     uint64_t requests, finished, cancelled, rejected, published_tokens, prompt_tokens, iterations;
     uint64_t reserved_bytes; /* of host memory, set aside for requests that run or are paused and for turns that are being saved: no fault leaves any behind */

@@ -206,6 +206,7 @@ void kv_engine_stats(const struct kv_engine *engine, struct kv_engine_stats *out
     out->queued = e->queue_n;
     pthread_mutex_unlock(&e->lock);
     out->recomputing = kv_engine_recomputing(e);
+    if (e->turns) kv_turns_stats(e->turns, &out->tier[2], &out->tier[3], &out->turns); /* their threads work on when no iteration follows */
 }
 
 int32_t kv_engine_layer_timings(const struct kv_engine *engine, struct kv_layer_timing *out, int32_t cap)
