@@ -1,8 +1,10 @@
 /* extent_client.c — see extent_client.h. */
 #include "controller/extent_client.h"
+#include "controller/http/events.h"
 
 #include <curl/curl.h>
 #include <errno.h>
+#include <gnutls/x509.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +19,10 @@ struct kv_extent_client {
     struct curl_slist *headers;
     long timeout_ms;
     pthread_mutex_t lock;
-    CURL *idle[IDLE]; /* under the lock: with their open connections */
+    /* Under the lock. */
+    CURL *idle[IDLE]; /* with their open connections */
+    long failed;      /* how the last call did: an HTTP status, a negative CURLcode, or 0: well */
+    char why[KV_EXTENT_WHY_CHARS];
 };
 
 /* ---------------------------------------------------------------- one call */
@@ -111,9 +116,57 @@ static enum kv_status of_http(long http)
     }
 }
 
+/* What to look at, by how a call failed: an HTTP status or a negative CURLcode. */
+static const char *advice(const struct kv_extent_client *c, long how)
+{
+    bool https = !strncasecmp(c->url, "https", 5);
+    switch (how) {
+    case -CURLE_PEER_FAILED_VERIFICATION: case -CURLE_SSL_CACERT_BADFILE: case -CURLE_SSL_ISSUER_ERROR:
+        return "its certificate has expired, is not for the host in tiers.remote.url, or no authority in tiers.remote.ca_file signed it";
+    case -CURLE_SSL_CONNECT_ERROR: return "TLS could not be agreed on: does it serve https, by http.tls.certificate and http.tls.key?";
+    case -CURLE_GOT_NOTHING: case -CURLE_RECV_ERROR: case -CURLE_SEND_ERROR: case -CURLE_WEIRD_SERVER_REPLY: case -CURLE_UNSUPPORTED_PROTOCOL:
+        return https ? "the connection ended before an answer" : "the connection ended before an answer: does it serve https?";
+    case -CURLE_COULDNT_RESOLVE_HOST: case -CURLE_COULDNT_CONNECT: return "is it running, and at tiers.remote.url?";
+    case -CURLE_OPERATION_TIMEDOUT: return "it took longer than tiers.remote.timeout_ms";
+    case 400: return "does it keep extents (extents.serve)?";
+    case 401: case 403: return "it refuses the token in tiers.remote.token_file, whose right must be extents";
+    case 413: return "a block is longer than its extents.object_bytes";
+    case 507: return "it is full: raise its extents.capacity_bytes, or free disk space there";
+    default: return "see its log";
+    }
+}
+
+static bool has_no_room(long how)
+{
+    return how == 413 || how == 507;
+}
+
+/* What refused an object is said until one is taken. */
+static void note(struct kv_extent_client *c, bool put, long how, const char *text)
+{
+    char said[KV_EXTENT_WHY_CHARS] = "";
+    if (how > 0) snprintf(said, sizeof said, "it answers HTTP %ld: %s", how, advice(c, how));
+    if (how < 0) snprintf(said, sizeof said, "%.120s: %s", text, advice(c, how));
+    pthread_mutex_lock(&c->lock);
+    bool fresh = how && how != c->failed;
+    if (how || put || !has_no_room(c->failed)) {
+        c->failed = how;
+        memcpy(c->why, said, sizeof said);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (fresh) kv_events_log(KV_LOG_WARN, "remote tier %.200s: %s", c->url, said);
+}
+
+void kv_extent_client_why(struct kv_extent_client *c, char out[KV_EXTENT_WHY_CHARS])
+{
+    pthread_mutex_lock(&c->lock);
+    memcpy(out, c->why, sizeof c->why);
+    pthread_mutex_unlock(&c->lock);
+}
+
 static enum kv_status call(struct kv_extent_client *c, const char *method, const char *name, struct body *b, const _Atomic bool *stop)
 {
-    char url[700];
+    char url[700], text[CURL_ERROR_SIZE] = "";
     CURL *h = take_handle(c);
     if (!h) return KV_OUT_OF_MEMORY;
     snprintf(url, sizeof url, "%s/v1/extents%s%s", c->url, *name ? "/" : "", name);
@@ -128,7 +181,12 @@ static enum kv_status call(struct kv_extent_client *c, const char *method, const
     curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, stopped);
     curl_easy_setopt(h, CURLOPT_XFERINFODATA, stop);
-    if (*c->ca_file) curl_easy_setopt(h, CURLOPT_CAINFO, c->ca_file);
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, text);
+    curl_easy_setopt(h, CURLOPT_PROXY, ""); /* rows and the token go to that host alone, whatever http_proxy says */
+    if (*c->ca_file) {
+        curl_easy_setopt(h, CURLOPT_CAINFO, c->ca_file);
+        curl_easy_setopt(h, CURLOPT_CAPATH, NULL); /* those authorities alone, not the system's too */
+    }
     if (b->in) curl_easy_setopt(h, CURLOPT_FAILONERROR, 1L); /* an error's text is no object */
     if (!strcmp(method, "HEAD")) curl_easy_setopt(h, CURLOPT_NOBODY, 1L);
     if (!strcmp(method, "DELETE")) curl_easy_setopt(h, CURLOPT_CUSTOMREQUEST, method);
@@ -143,9 +201,12 @@ static enum kv_status call(struct kv_extent_client *c, const char *method, const
     CURLcode rc = curl_easy_perform(h);
     long http = 0;
     curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &http);
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, NULL);
     give_handle(c, h);
     bool answered = rc == CURLE_OK || rc == CURLE_HTTP_RETURNED_ERROR || (http >= 400 && rc == CURLE_SEND_ERROR);
-    return answered ? of_http(http) : of_curl(rc, b);
+    enum kv_status s = answered ? of_http(http) : of_curl(rc, b);
+    if (s != KV_TRANSFER_CANCELLED) note(c, b->out, s == KV_OK || s == KV_NOT_FOUND ? 0 : answered ? http : -(long)rc, rc == CURLE_OPERATION_TIMEDOUT || !*text ? curl_easy_strerror(rc) : text);
+    return s;
 }
 
 static enum kv_status put(void *ctx, const char *name, const void *object, size_t n, const _Atomic bool *stop)
@@ -210,6 +271,26 @@ static enum kv_status read_token(struct kv_extent_client *c, const char *path, s
     return c->headers ? KV_OK : kv_fail(err, KV_OUT_OF_MEMORY, "tiers.remote", "no memory for the remote tier");
 }
 
+static enum kv_status check_authorities(const char *path, struct kv_error *err)
+{
+    gnutls_datum_t pem = {0};
+    gnutls_x509_crt_t *list = NULL;
+    unsigned n = 0;
+    if (gnutls_load_file(path, &pem) < 0) {
+        kv_fail(err, KV_FILE_UNREADABLE, "tiers.remote.ca_file", "the authorities of the remote tier cannot be read from %.200s", path);
+        kv_hint(err, "it is a PEM file that this user may read; leave it empty for the system's authorities");
+        return KV_FILE_UNREADABLE;
+    }
+    int e = gnutls_x509_crt_list_import2(&list, &n, &pem, GNUTLS_X509_FMT_PEM, 0);
+    for (unsigned i = 0; e >= 0 && i < n; i++) gnutls_x509_crt_deinit(list[i]);
+    gnutls_free(list);
+    gnutls_free(pem.data);
+    if (e >= 0) return KV_OK;
+    kv_fail(err, KV_BAD_ARGUMENT, "tiers.remote.ca_file", "%.200s holds no certificate: %s", path, gnutls_strerror(e));
+    kv_hint(err, "it is the PEM certificate of the authority that signed the server's, or the server's own");
+    return KV_BAD_ARGUMENT;
+}
+
 static bool is_url(const char *url)
 {
     CURLU *u = curl_url();
@@ -241,7 +322,8 @@ enum kv_status kv_extent_client_create(const struct kv_extent_client_config *con
     snprintf(c->ca_file, sizeof c->ca_file, "%s", config->ca_file);
     c->timeout_ms = config->timeout_ms;
     c->io = (struct kv_remote_io){c, put, get, has, erase, facts};
-    enum kv_status s = read_token(c, config->token_file, err);
+    enum kv_status s = *config->ca_file ? check_authorities(config->ca_file, err) : KV_OK;
+    if (s == KV_OK) s = read_token(c, config->token_file, err);
     if (s == KV_OK) *out = c;
     else kv_extent_client_destroy(c);
     return s;

@@ -13,6 +13,7 @@
 #include "controller/http/trace_record.h"
 #include "kernels/cuda/device.h"
 
+#include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -401,6 +402,7 @@ int main(int argc, char **argv)
     } else if (!st) {
         umask(077); /* whatever is made from here on is its owner's alone */
         block_signals(&set);
+        curl_global_init(CURL_GLOBAL_DEFAULT); /* before a second thread uses it */
         st = start(d, &err);
         if (!st && d->config.demo) st = kv_demo_start(&d->app, d->config.exit, &d->demo, &err);
         if (st) status = report(&err);

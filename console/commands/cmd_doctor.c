@@ -101,14 +101,15 @@ static void check_remote(struct report *r, const struct kv_cli *cli)
     if (kv_client_call(cli, "GET", "/api/v1/tiers", NULL, NULL, &reply) == KV_EXIT_DONE)
         json_array_foreach(json_object_get(reply.body, "tiers"), i, t) {
             const char *name = json_string_value(json_object_get(t, "name")), *breaker = json_string_value(json_object_get(t, "breaker"));
-            const char *why = json_string_value(json_object_get(json_object_get(t, "last_failure"), "reason"));
+            const char *why = json_string_value(json_object_get(t, "why"));
+            if (!why) why = json_string_value(json_object_get(json_object_get(t, "last_failure"), "reason"));
             double capacity = json_number_value(json_object_get(t, "capacity_bytes"));
             if (!name || !breaker || strcmp(name, "remote")) continue;
             if (!strcmp(breaker, "closed") && capacity > 0)
                 say(r, "remote tier", 0, "answers; %lld objects, %.3g of %.3g GiB", (long long)json_integer_value(json_object_get(t, "objects")),
                     json_number_value(json_object_get(t, "used_bytes")) / (1 << 30), capacity / (1 << 30));
-            else say(r, "remote tier", 1, "%s, the breaker is %s: %s; see tiers.remote.url, .token_file and .ca_file. Its rows are computed meanwhile",
-                     capacity > 0 ? "it does not answer any more" : "it has not answered yet", breaker, why ? why : "nothing was asked");
+            else say(r, "remote tier", 1, "%s, the breaker is %s: %s. What it does not give is computed",
+                     !strcmp(breaker, "full") ? "it has no room" : capacity > 0 ? "it does not answer any more" : "it has not answered yet", breaker, why ? why : "nothing was asked");
         }
     json_decref(reply.body);
 }

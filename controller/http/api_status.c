@@ -1,5 +1,6 @@
 /* api_status.c — what is going on now: status, tiers, layers, pipelines. */
 #include "controller/http/api.h"
+#include "controller/extent_client.h"
 
 #include "runtime/residency/tier.h"
 #include "runtime/selection/selector.h"
@@ -156,7 +157,13 @@ json_t *kv_api_tiers_json(struct kv_app *app)
 {
     struct kv_engine_stats s;
     kv_engine_stats(app->engine, &s);
-    return json_pack("{s:o, s:o, s:o, s:o}", "tiers", tiers(&s), "layers", layers(app), "sessions", turns(&s.turns), "extents", kv_api_extents_json(app));
+    json_t *list = tiers(&s), *remote = app->remote ? json_array_get(list, (size_t)s.n_tiers - 1) : NULL;
+    if (remote) {
+        char why[KV_EXTENT_WHY_CHARS];
+        kv_extent_client_why(app->remote, why);
+        json_object_set_new(remote, "why", *why ? json_string(why) : json_null());
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "tiers", list, "layers", layers(app), "sessions", turns(&s.turns), "extents", kv_api_extents_json(app));
 }
 
 static json_t *param_json(const struct kv_param_spec *p)
