@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static enum kv_status make(const char *path, struct kv_error *err)
@@ -31,8 +32,15 @@ enum kv_status kv_tier_key_load(const char *state_dir, uint8_t key[32], struct k
     if (s != KV_OK) return s;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return kv_fail(err, KV_FILE_UNREADABLE, path, "the key of the disk tier cannot be opened: %s", strerror(errno));
-    ssize_t n = read(fd, key, 32);
+    struct stat st;
+    bool others = fstat(fd, &st) || st.st_mode & (S_IRWXO | S_IWGRP);
+    ssize_t n = others ? 0 : read(fd, key, 32);
     close(fd);
+    if (others) {
+        kv_fail(err, KV_BAD_ARGUMENT, path, "the key of the disk tier may be read or changed by others than its owner");
+        kv_hint(err, "chmod 600 %.300s; if somebody may have read it, remove it: a new one is made", path);
+        return KV_BAD_ARGUMENT;
+    }
     if (n == 32) return KV_OK;
     kv_fail(err, KV_STORE_CORRUPT, path, "the key of the disk tier is not 32 bytes long");
     kv_hint(err, "remove it: a new one is made, and what the disk tier holds is computed again");
