@@ -94,7 +94,7 @@ static void remote_metrics(struct page *p, const struct kv_engine_stats *e, stru
         gauge(p, "kvasir_remote_objects", "objects in the remote tier's store, of all daemons", (double)r->objects);
         counter(p, "kvasir_remote_skipped_total", "blocks not asked for or not sent: the breaker was open, or too much was on its way", r->skipped);
         counter(p, "kvasir_remote_refused_total", "objects that came back as something else than was sealed", r->refused);
-        gauge(p, "kvasir_remote_breaker_open", "1 while the remote tier is not asked, or is tried again", strcmp(r->breaker, "closed") != 0);
+        gauge(p, "kvasir_remote_breaker_open", "1 while the remote tier is not asked, is tried again, or is full and sent nothing", strcmp(r->breaker, "closed") != 0);
     }
     struct kv_extents_stats s;
     if (!app->extents) return;

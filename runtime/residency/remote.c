@@ -23,7 +23,7 @@ struct kv_remote {
     /* Under the lock. */
     struct kv_remote_stats stats;
     int32_t strikes;
-    double open_until_us; /* of kv_now_us */
+    double open_until_us, full_until_us; /* of kv_now_us */
 };
 
 const struct kv_tier_capability kv_remote_capability = {.name = "remote", .address_space = "object", .codecs = "identity", .layouts = "block-64", .persistence = "store",
@@ -31,7 +31,7 @@ const struct kv_tier_capability kv_remote_capability = {.name = "remote", .addre
 
 const char *kv_breaker_name(enum kv_breaker b)
 {
-    static const char *const names[] = {"closed", "open", "trial"};
+    static const char *const names[] = {"closed", "open", "trial", "full"};
     return names[b];
 }
 
@@ -50,6 +50,19 @@ bool kv_remote_asks(struct kv_remote *r)
     return asks;
 }
 
+static bool full_now(const struct kv_remote *r)
+{
+    return kv_now_us() < r->full_until_us;
+}
+
+bool kv_remote_takes(struct kv_remote *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool takes = !open_now(r) && !full_now(r);
+    pthread_mutex_unlock(&r->lock);
+    return takes;
+}
+
 void kv_remote_skipped(struct kv_remote *r, uint64_t n)
 {
     pthread_mutex_lock(&r->lock);
@@ -58,14 +71,14 @@ void kv_remote_skipped(struct kv_remote *r, uint64_t n)
 }
 
 /* OK: the call may be made, and is then to be left. */
-static enum kv_status enter(struct kv_remote *r)
+static enum kv_status enter(struct kv_remote *r, bool sends)
 {
     pthread_mutex_lock(&r->lock);
-    bool refused = open_now(r);
-    if (refused) r->stats.skipped++;
+    enum kv_status s = open_now(r) ? KV_REMOTE_UNAVAILABLE : sends && full_now(r) ? KV_NO_SPACE : KV_OK;
+    if (s != KV_OK) r->stats.skipped++;
     else if (r->stats.breaker == KV_BREAKER_OPEN) r->stats.breaker = KV_BREAKER_TRIAL;
     pthread_mutex_unlock(&r->lock);
-    return refused ? KV_REMOTE_UNAVAILABLE : KV_OK;
+    return s;
 }
 
 /* Of the store as a whole, not of this one object. */
@@ -95,6 +108,15 @@ static enum kv_status leave(struct kv_remote *r, enum kv_status s)
         r->stats.breaker = KV_BREAKER_CLOSED;
     } else if (tried) r->stats.breaker = KV_BREAKER_OPEN; /* nothing was learnt: the next call tries */
     if (s != KV_OK && s != KV_NOT_FOUND && s != KV_TRANSFER_CANCELLED) count_failure(r, s);
+    pthread_mutex_unlock(&r->lock);
+    return s;
+}
+
+/* After a put. */
+static enum kv_status note_room(struct kv_remote *r, enum kv_status s)
+{
+    pthread_mutex_lock(&r->lock);
+    if (s == KV_NO_SPACE || s == KV_BODY_TOO_LARGE) r->full_until_us = kv_now_us() + r->pause_us;
     pthread_mutex_unlock(&r->lock);
     return s;
 }
@@ -165,14 +187,14 @@ enum kv_status kv_remote_put(struct kv_remote *r, const struct kv_chunk_identity
 {
     char name[KV_REMOTE_NAME_CHARS + 1];
     enum kv_status s = name_of(r, id, name);
-    if (s == KV_OK) s = enter(r);
-    if (s != KV_OK) return s;
-    s = leave(r, r->io.has(r->io.ctx, name, stop));
-    if (s == KV_OK) count(r, &r->stats.kept, 1);
+    if (s == KV_OK && (s = enter(r, true)) == KV_OK) {
+        s = leave(r, r->io.has(r->io.ctx, name, stop));
+        if (s == KV_OK) count(r, &r->stats.kept, 1);
+    }
     if (s != KV_NOT_FOUND) return s;
     uint8_t *object = malloc(object_bytes(bytes));
     s = object ? seal(r, id, payload, bytes, object) : KV_OUT_OF_MEMORY;
-    if (s == KV_OK && (s = enter(r)) == KV_OK) s = leave(r, r->io.put(r->io.ctx, name, object, object_bytes(bytes), stop));
+    if (s == KV_OK && (s = enter(r, true)) == KV_OK) s = note_room(r, leave(r, r->io.put(r->io.ctx, name, object, object_bytes(bytes), stop)));
     free(object);
     if (s != KV_OK) return s;
     count(r, &r->stats.puts, 1);
@@ -187,7 +209,7 @@ enum kv_status kv_remote_get(struct kv_remote *r, const struct kv_chunk_identity
     enum kv_status s = name_of(r, id, name);
     uint8_t *object = s == KV_OK ? malloc(whole) : NULL;
     if (!object) return s == KV_OK ? KV_OUT_OF_MEMORY : s;
-    if ((s = enter(r)) == KV_OK) {
+    if ((s = enter(r, false)) == KV_OK) {
         s = r->io.get(r->io.ctx, name, object, whole, &n, stop);
         count(r, &r->stats.bytes_in, n);
         if (s == KV_OK) s = n == whole ? unseal(r, id, object, dst, bytes) : KV_SHORT_COPY;
@@ -207,7 +229,7 @@ enum kv_status kv_remote_erase(struct kv_remote *r, const struct kv_chunk_identi
 {
     char name[KV_REMOTE_NAME_CHARS + 1];
     enum kv_status s = name_of(r, id, name);
-    if (s == KV_OK) s = enter(r);
+    if (s == KV_OK) s = enter(r, false);
     if (s != KV_OK) return s;
     s = leave(r, r->io.erase(r->io.ctx, name, stop));
     if (s == KV_OK) count(r, &r->stats.erased, 1);
@@ -217,7 +239,7 @@ enum kv_status kv_remote_erase(struct kv_remote *r, const struct kv_chunk_identi
 enum kv_status kv_remote_ask_facts(struct kv_remote *r, const _Atomic bool *stop)
 {
     struct kv_remote_facts facts;
-    enum kv_status s = enter(r);
+    enum kv_status s = enter(r, false);
     if (s != KV_OK) return s;
     s = leave(r, r->io.facts(r->io.ctx, &facts, stop));
     pthread_mutex_lock(&r->lock);
@@ -231,6 +253,7 @@ void kv_remote_stats(struct kv_remote *r, struct kv_remote_stats *out)
     pthread_mutex_lock(&r->lock);
     *out = r->stats;
     if (out->breaker == KV_BREAKER_OPEN && !open_now(r)) out->breaker = KV_BREAKER_TRIAL; /* the next call tries */
+    if (out->breaker == KV_BREAKER_CLOSED && full_now(r)) out->breaker = KV_BREAKER_FULL;
     pthread_mutex_unlock(&r->lock);
 }
 

@@ -3,7 +3,8 @@
  *
  * Name: HMAC of the identity under a key of its own, derived from the master key. Object: magic, payload length and salt, then ciphertext and tag; the
  * identity is associated data and never leaves the machine. What is not exactly what was sealed under that identity is refused and erased, so that it
- * is not asked for again. After KV_REMOTE_STRIKES failures in a row nothing is asked for a while; then one call tries. Any thread. */
+ * is not asked for again. After KV_REMOTE_STRIKES failures in a row nothing is asked for a while; then one call tries. A store that had no room for an
+ * object, or takes none so long, is sent nothing for as long; what it has is asked for still. Any thread. */
 #ifndef KV_REMOTE_H
 #define KV_REMOTE_H
 
@@ -28,7 +29,7 @@ struct kv_remote_io {
     enum kv_status (*facts)(void *ctx, struct kv_remote_facts *out, const _Atomic bool *stop);
 };
 
-enum kv_breaker { KV_BREAKER_CLOSED, KV_BREAKER_OPEN, KV_BREAKER_TRIAL };
+enum kv_breaker { KV_BREAKER_CLOSED, KV_BREAKER_OPEN, KV_BREAKER_TRIAL, KV_BREAKER_FULL };
 const char *kv_breaker_name(enum kv_breaker b); /* "closed" */
 
 struct kv_remote_stats {
@@ -43,10 +44,11 @@ struct kv_remote_stats {
 struct kv_remote;
 enum kv_status kv_remote_create(const struct kv_remote_io *io, const uint8_t key[32], int32_t pause_ms, struct kv_remote **out);
 void kv_remote_destroy(struct kv_remote *r);
-/* Before a transfer is prepared: whether it would be tried. */
+/* Before a transfer is prepared: whether it would be tried; takes: whether a put would. */
 bool kv_remote_asks(struct kv_remote *r);
+bool kv_remote_takes(struct kv_remote *r);
 void kv_remote_skipped(struct kv_remote *r, uint64_t n);
-/* An object that is there already stays: its name says what it holds. */
+/* An object that is there already stays: its name says what it holds. NO_SPACE also while nothing is sent. */
 enum kv_status kv_remote_put(struct kv_remote *r, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, const _Atomic bool *stop);
 /* Nothing is in dst unless OK. NOT_FOUND is a miss; SHORT_COPY and CHECKSUM_MISMATCH are refusals; REMOTE_UNAVAILABLE also while nothing is asked. */
 enum kv_status kv_remote_get(struct kv_remote *r, const struct kv_chunk_identity *id, void *dst, uint64_t bytes, const _Atomic bool *stop);

@@ -174,6 +174,8 @@ void kv_engine_turn_stepped(struct kv_step_item *it);                  /* after 
 void kv_engine_turns_collect(struct kv_engine *e);
 
 /* engine_prefetch.c: histories of waiting requests */
+#define KV_NOT_FETCHED "the remote tier did not give all rows it was asked for; they are computed"
+const char *kv_turn_source(const struct kv_turn *t); /* of what was read: "disk" */
 void kv_engine_prefetch(struct kv_engine *e);       /* after admissions */
 void kv_engine_prefetch_stop(struct kv_engine *e);
 bool kv_engine_prefetches(const struct kv_engine *e, const struct kv_sequence *s); /* its history is on its way and will be found as a prefix */

@@ -1,10 +1,11 @@
-/* engine_prefetch.c — histories of waiting requests come from disk to host memory ahead of their turn (CachedAttention; contract §5).
+/* engine_prefetch.c — histories of waiting requests come from disk and remote tier to host memory ahead of their turn (CachedAttention; contract §5).
  *
  * One history at a time, in order of the queue, into the index of prefixes: from there its request takes it like any prefix, and it stays evictable. The
  * window is bytes of histories counted from the head of the queue. While a read runs its room is set aside like a request's, so that no running
  * request ever lacks it. */
 #include "runtime/service/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,21 +74,52 @@ static void end(struct kv_engine *e, uint64_t kept_bytes)
     *a = (struct kv_ahead){0};
 }
 
+/* The request whose history is in work: waiting, or with its turn come meanwhile. NULL: gone. */
+static struct kv_sequence *owner(struct kv_engine *e)
+{
+    for (int32_t i = 0; i < e->n_live; i++)
+        if (e->live[i]->id == e->ahead.request) return e->live[i];
+    return waiting(e, e->ahead.request);
+}
+
+/* Blocks of the history that host memory has already, from its beginning. */
+static int32_t in_memory(const struct kv_engine *e, const struct kv_sequence *s, int32_t blocks)
+{
+    struct kv_chunk_identity id = e->prefix_base;
+    struct kv_prefix_digest prefix;
+    int32_t b = 0;
+    memcpy(id.tenant, s->tenant, sizeof id.tenant);
+    for (; b < blocks; b++) {
+        prefix = kv_prefix_extend(b ? &prefix : NULL, s->tokens + (size_t)b * KV_BLOCK_ROWS, KV_BLOCK_ROWS);
+        struct kv_chunk_digest key = kv_prefix_key(&id, &prefix, b);
+        if (!kv_prefix_find(e->prefix, &key)) break;
+    }
+    return b;
+}
+
+static void note_fetch(struct kv_engine *e, const struct kv_turn *t)
+{
+    struct kv_sequence *s = owner(e);
+    if (!s) return;
+    s->ahead_short = t->fetch_short;
+    if (t->fetch_status != KV_OK) kv_report_failure(e, s, t->fetch_status, KV_NOT_FETCHED);
+}
+
 /* Blocks that host memory has already are shared; the rest, as far as the window goes, gets slabs. false: not now. */
 static bool begin_read(struct kv_engine *e, uint64_t before)
 {
     struct kv_ahead *a = &e->ahead;
     struct kv_turn *t = a->turn;
     uint64_t each = block_bytes(e), room = e->config.prefetch_bytes > before ? e->config.prefetch_bytes - before : 0;
-    int32_t fits = room / each < (uint64_t)t->end ? (int32_t)(room / each) : t->end;
+    int32_t fits = room / each < (uint64_t)t->end ? (int32_t)(room / each) : t->end, had = t->first;
     if (kv_cache_init(&a->cache, e->weights->n_layers, e->weights->n_kv_heads, e->weights->d_head, KV_ROW_TYPE, t->end * KV_BLOCK_ROWS) != KV_OK) return false;
-    for (; t->first < fits; t->first++) {
+    for (t->first = 0; t->first < fits; t->first++) {
         struct kv_chunk_digest key = key_of(e, t, t->first);
         uint8_t *const *slabs = kv_prefix_find(e->prefix, &key);
         if (!slabs || kv_cache_adopt(&a->cache, e->arena, slabs) != KV_OK) break;
     }
     uint64_t bytes = (uint64_t)fits * each; /* the shared ones too: they cannot be evicted meanwhile */
-    if (fits <= t->first || e->reserved_bytes + bytes > kv_arena_capacity_bytes(e->arena)) return false;
+    if (fits <= t->first || t->first < had || e->reserved_bytes + bytes > kv_arena_capacity_bytes(e->arena)) return false;
     enum kv_status s;
     while ((s = kv_cache_reserve(&a->cache, e->arena, (fits - t->first) * KV_BLOCK_ROWS)) == KV_CAPACITY && kv_prefix_evict(e->prefix, e->arena)) continue;
     if (s != KV_OK) return false;
@@ -112,7 +144,8 @@ static void keep(struct kv_engine *e)
         kv_prefix_touch(e->prefix, &key);
     }
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = t->first * KV_BLOCK_ROWS, .bytes = t->bytes, .rows = (uint64_t)(t->end - t->first) * KV_BLOCK_ROWS,
-                           .value = t->took_us, .detail = "read from disk ahead of its turn"};
+                           .value = t->took_us};
+    snprintf(r.detail, sizeof r.detail, "read from %s ahead of its turn", kv_turn_source(t));
     kv_report_receipt(e, waiting(e, a->request), KV_RECEIPT_TRANSFER, t->status, r);
 }
 
@@ -131,16 +164,20 @@ void kv_engine_prefetch(struct kv_engine *e)
     if (a->turn) {
         int phase = atomic_load(&a->turn->phase);
         if (phase == KV_TURN_LOOKING || phase == KV_TURN_READING) return;
-        if (phase == KV_TURN_FOUND && still && begin_read(e, before)) return;
+        if (phase == KV_TURN_FOUND) note_fetch(e, a->turn);
+        bool fetched = !still && a->turn->fetch && owner(e); /* its turn came meanwhile: it waits, and need not fetch them again */
+        if (phase == KV_TURN_FOUND && (still || fetched) && begin_read(e, fetched ? 0 : before)) return;
         if (phase == KV_TURN_DONE) keep(e);
         end(e, phase == KV_TURN_DONE ? (uint64_t)a->turn->end * block_bytes(e) : 0);
         return;
     }
     if (!s) return;
+    uint64_t each = block_bytes(e), room = (e->config.prefetch_bytes - before) / each;
+    int32_t blocks = kv_engine_prefix_limit(s) / KV_BLOCK_ROWS, end = room < (uint64_t)blocks ? (int32_t)room : blocks, first = in_memory(e, s, end);
     s->ahead = true;
-    int32_t blocks = kv_engine_prefix_limit(s) / KV_BLOCK_ROWS;
-    s->ahead_bytes = (uint64_t)blocks * block_bytes(e);
-    a->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, blocks * KV_BLOCK_ROWS, 0, e->us_per_row, true, s->cache.faults);
+    if (first == end) return;
+    s->ahead_bytes = (uint64_t)blocks * each;
+    a->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row, KV_LOOK_AHEAD, s->cache.faults);
     a->request = s->id;
 }
 

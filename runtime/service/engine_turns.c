@@ -50,9 +50,14 @@ static bool look(struct kv_engine *e, struct kv_sequence *s)
     int32_t first = s->cache.n_rows / KV_BLOCK_ROWS, end = kv_engine_prefix_limit(s) / KV_BLOCK_ROWS;
     s->turn_over = true;
     if (s->observe_prompt || s->recomputing || s->cache.n_rows % KV_BLOCK_ROWS || end <= first) return false;
-    s->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row, false, s->cache.faults);
+    s->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row, s->ahead_short ? KV_LOOK_DISK : KV_LOOK_ALL, s->cache.faults);
     s->turn_over = s->turn == NULL;
     return s->turn != NULL;
+}
+
+const char *kv_turn_source(const struct kv_turn *t)
+{
+    return !t->fetched ? "disk" : t->fetched < t->end - t->first ? "disk and remote tier" : "the remote tier";
 }
 
 static void arrived(struct kv_engine *e, struct kv_sequence *s)
@@ -68,8 +73,7 @@ static void arrived(struct kv_engine *e, struct kv_sequence *s)
     kv_engine_offer_prefix(e, s);
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = t->first * KV_BLOCK_ROWS, .bytes = t->bytes, .rows = (uint64_t)rows,
                            .rows_total = (uint64_t)s->n_prompt, .value = t->took_us};
-    const char *from = !t->fetched ? "disk" : t->fetched < t->end - t->first ? "disk and remote tier" : "the remote tier";
-    snprintf(r.detail, sizeof r.detail, "restored from %s, %.0f us of it waited for by a step", from, s->cache.arrival_wait_us);
+    snprintf(r.detail, sizeof r.detail, "restored from %s, %.0f us of it waited for by a step", kv_turn_source(t), s->cache.arrival_wait_us);
     kv_report_receipt(e, s, KV_RECEIPT_TRANSFER, t->status, r);
     if (t->status != KV_OK) kv_report_failure(e, s, t->status, "saved rows could not be read; they are computed again");
     kv_turns_arrived(e->turns, s->tenant, s->session, s->arriving, s->cache.arrival_wait_us);
@@ -103,7 +107,7 @@ bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s)
     case KV_TURN_LOOKING: return true;
     case KV_TURN_READING: return !starts(e, s);
     case KV_TURN_FOUND:
-        if (s->turn->fetch_status != KV_OK) kv_report_failure(e, s, s->turn->fetch_status, "the remote tier did not give all rows it was asked for; they are computed");
+        if (s->turn->fetch_status != KV_OK) kv_report_failure(e, s, s->turn->fetch_status, KV_NOT_FETCHED);
         if (s->turn->end > s->turn->first && kv_engine_reserve(e, s, (s->turn->end - s->turn->first) * KV_BLOCK_ROWS) == KV_OK) {
             kv_turns_read(e->turns, s->turn, &s->cache);
             return true;
@@ -130,6 +134,8 @@ void kv_engine_turn_runs(struct kv_engine *e, struct kv_sequence *s)
 void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish)
 {
     if (!e->turns) return;
+    /* Its last layer was used; the turns thread may not have come to say so. */
+    if (s->arriving && atomic_load(&s->turn->ready) >= (uint32_t)e->weights->n_layers && kv_turns_read_over(e->turns, s->turn)) arrived(e, s);
     if (s->turn) leave(e, s);
     kv_engine_turn_runs(e, s);
     if (!*s->session || (finish != KV_FINISH_STOP && finish != KV_FINISH_LENGTH)) return;

@@ -89,7 +89,7 @@ struct kv_sequence {
     int32_t prefix_blocks, next_block, n_reused; /* next_block: -1 before next_key was made */
     struct kv_turn *turn;              /* rows of the history that are being looked for or read */
     bool turn_over, turn_runs, arriving; /* there is nothing to look for any more; the session is said to run; a step may run while rows arrive */
-    bool ahead;                        /* while it waited its history was looked for ahead of its turn */
+    bool ahead, ahead_short;           /* while it waited its history was looked for ahead of its turn; the remote tier failed at it, or has no more */
     uint64_t ahead_bytes;              /* of it that host memory was given, or is expected to need */
     bool recomputing, counted;         /* counted: in the engine's number of live candidate sequences */
     int32_t recompute_to, n_recomputed;

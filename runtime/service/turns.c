@@ -340,19 +340,20 @@ static void hand_over(struct kv_turns *t, struct turn_list *to, struct kv_turn *
 
 void kv_turns_look_again(struct kv_turns *t, struct kv_turn *j)
 {
-    push(&t->reads, j);
+    push(j->ahead ? &t->ahead : &t->reads, j);
     pthread_cond_broadcast(&t->work);
 }
 
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
-                              bool ahead, struct kv_fault_marks faults)
+                              enum kv_look look, struct kv_fault_marks faults)
 {
     struct kv_turn *j = make_turn(t, tenant, session, tokens, n_tokens, us_per_row);
     if (!j) return NULL;
     j->first = first;
     j->faults = faults;
-    j->ahead = ahead;
-    hand_over(t, ahead ? &t->ahead : &t->reads, j, KV_TURN_LOOKING);
+    j->look = look;
+    j->ahead = look == KV_LOOK_AHEAD;
+    hand_over(t, j->ahead ? &t->ahead : &t->reads, j, KV_TURN_LOOKING);
     return j;
 }
 
@@ -362,6 +363,14 @@ void kv_turns_read(struct kv_turns *t, struct kv_turn *j, struct kv_cache *cache
     j->asked = j->end;
     j->began_us = kv_now_us();
     hand_over(t, j->ahead ? &t->ahead : &t->reads, j, KV_TURN_READING);
+}
+
+bool kv_turns_read_over(struct kv_turns *t, struct kv_turn *j)
+{
+    pthread_mutex_lock(&t->lock);
+    while (atomic_load(&j->phase) == KV_TURN_READING) pthread_cond_wait(&t->answered, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    return j->status == KV_OK && j->end == j->asked;
 }
 
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)

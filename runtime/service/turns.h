@@ -30,6 +30,7 @@ struct kv_turns_config {
     void *event_ctx;
 };
 
+enum kv_look { KV_LOOK_ALL, KV_LOOK_AHEAD, KV_LOOK_DISK }; /* AHEAD: for a request that waits still; DISK: the remote tier is left out */
 enum kv_turn_phase { KV_TURN_LOOKING, KV_TURN_FOUND, KV_TURN_READING, KV_TURN_DONE };
 struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the phase names: FOUND and DONE the decode thread */
     struct kv_turn *next;
@@ -44,10 +45,12 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     struct kv_cache own;           /* of a save, which has the slabs to itself */
     double us_per_row, began_us, took_us;
     struct kv_fault_marks faults;  /* injected ones that it meets */
+    enum kv_look look;
     bool ahead;                    /* of its turn */
     bool dearer;                   /* the blocks are there and computing them again is expected to be faster */
     enum kv_status status;         /* why end is less than what was asked for */
     enum kv_status fetch_status;   /* why the remote tier gave less than it was asked for; OK: it has no more */
+    bool fetch_short;              /* it gave less */
     uint64_t bytes;                /* read */
     _Atomic int phase;
     _Atomic uint32_t ready;        /* layers in place, of every block that was asked for; KV_ARRIVAL_FAILED: end has fallen. A futex word */
@@ -62,12 +65,14 @@ void kv_turns_destroy(struct kv_turns *t);
 
 /* ---------------------------------------------------------------- decode thread */
 
-/* Asks which blocks of these tokens from `first` on are there. us_per_row: what computing a row takes, 0: unknown. ahead: for
- * a request that waits still; whoever has a request's turn comes first. NULL: no memory. */
+/* Asks which blocks of these tokens from `first` on are there. us_per_row: what computing a row takes, 0: unknown.
+ * Whoever has a request's turn comes before those that wait. NULL: no memory. */
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
-                              bool ahead, struct kv_fault_marks faults);
+                              enum kv_look look, struct kv_fault_marks faults);
 /* FOUND with end > first: the cache has slabs for blocks [first, end) now; the read begins. A step may run over them meanwhile (kv_cache.arrived). */
 void kv_turns_read(struct kv_turns *t, struct kv_turn *turn, struct kv_cache *cache);
+/* READING, and every layer is ready or has failed: returns as soon as it is DONE; false: what was asked for did not all come. */
+bool kv_turns_read_over(struct kv_turns *t, struct kv_turn *turn);
 /* Any phase. Returns when no slab is touched any more. */
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *turn);
 /* Takes over *cache, which holds `blocks` whole exact blocks and nothing else. false: no memory, and the cache stays the caller's. */

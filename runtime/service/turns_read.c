@@ -28,7 +28,7 @@ struct kv_fetch *kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j)
     struct kv_chain used = j->chain;
     used.n_blocks = held;
     kv_chain_touch(t->directory, &used); /* what a request waits for is no victim of the saves before it */
-    if (j->ahead) return NULL;
+    if (j->ahead) return kv_turns_fetch_plan(t, j, held);
     pthread_mutex_lock(&t->lock);
     t->tier.hits += (uint64_t)(held > j->first ? held - j->first : 0);
     t->tier.misses += (uint64_t)(j->chain.n_blocks - (held > j->first ? held : j->first));
@@ -40,14 +40,19 @@ struct kv_fetch *kv_turns_look_on_disk(struct kv_turns *t, struct kv_turn *j)
 void kv_turns_looked(struct kv_turns *t, struct kv_turn *j)
 {
     if (j->fetch && !j->dearer) {
-        j->fetch_status = j->fetch->status;
+        bool full = j->ahead && j->fetch->status == KV_CREDIT_PRESSURE; /* what is left is asked for when its turn comes */
+        j->fetch_status = full ? KV_OK : j->fetch->status;
+        j->fetch_short = !full && j->fetch->first + j->fetch->n < j->fetch->end;
         if (j->fetch->n) j->held = j->end = j->fetch->first + j->fetch->n;
     }
-    if (j->ahead) return;
     int32_t held = j->held;
     double rows = (held - j->first) * KV_BLOCK_ROWS;
     pthread_mutex_lock(&t->lock);
     t->stats.failures += j->fetch_status != KV_OK;
+    if (j->ahead) {
+        pthread_mutex_unlock(&t->lock);
+        return;
+    }
     t->stats.recomputes += j->dearer;
     if (named(j)) {
         struct session *s = kv_turns_make(t, j->tenant, j->session, held > 0 ? KV_SESSION_PAUSED_HOST : KV_SESSION_PREFILL_NEW_TURN);
@@ -88,8 +93,9 @@ void kv_turns_note_failure(struct kv_turns *t, enum kv_status s)
 /* The session of a request that still waits: what a look says of one that has its turn. */
 static void restore_begins(struct kv_turns *t, struct kv_turn *j)
 {
+    int32_t near = j->fetch && j->fetch->first < j->end ? j->fetch->first : j->end;
     pthread_mutex_lock(&t->lock);
-    t->tier.hits += (uint64_t)(j->end - j->first);
+    t->tier.hits += (uint64_t)(near > j->first ? near - j->first : 0);
     struct session *s = named(j) ? kv_turns_make(t, j->tenant, j->session, KV_SESSION_PAUSED_HOST) : NULL;
     if (s) {
         s->info.recompute_us = (j->end - j->first) * KV_BLOCK_ROWS * j->us_per_row;
@@ -128,7 +134,7 @@ void kv_turns_read_blocks(struct kv_turns *t, struct kv_turn *j)
         t->us_per_byte = t->us_per_byte > 0 ? 0.7 * t->us_per_byte + 0.3 * each : each;
     }
     if (j->fetch && j->end > j->fetch->first) {
-        j->fetched = j->end - j->fetch->first;
+        j->fetched = j->end - (j->fetch->first > j->first ? j->fetch->first : j->first);
         j->bytes += (uint64_t)j->fetched * j->fetch->block_bytes;
     }
     struct kv_chain used = j->chain;

@@ -7,12 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct upload { /* a block to keep, or blocks to erase for a command */
+enum { DROP_PATIENCE = 5 }; /* of remote_timeout_ms: no block is erased later than that after it was asked for */
+
+struct upload { /* a block to keep */
     struct upload *next;
-    struct kv_chunk_identity id, *ids;
+    struct kv_chunk_identity id;
+    uint8_t *payload;
+};
+struct erasure { /* of a dropped session's blocks */
+    struct erasure *next;
+    struct kv_chunk_identity *ids;
     int32_t n_ids;
     struct command *command;
-    uint8_t *payload;
+    double asked_us;
 };
 
 struct kv_turns_remote {
@@ -25,7 +32,8 @@ struct kv_turns_remote {
     /* Under the turns' lock. */
     pthread_cond_t wake;
     struct upload *up, **up_tail;
-    struct kv_fetch *fetch, **fetch_tail;
+    struct erasure *erase, **erase_tail; /* these come first */
+    struct kv_fetch *fetch;
     uint64_t up_bytes, fetched_bytes;
 };
 
@@ -41,20 +49,12 @@ static struct kv_chunk_identity object_of(struct kv_chunk_identity id)
 static bool has_room(struct kv_turns *t)
 {
     struct kv_turns_remote *r = t->remote;
-    bool room = kv_remote_asks(r->store);
+    bool room = kv_remote_takes(r->store);
     pthread_mutex_lock(&t->lock);
     room = room && r->up_bytes + r->block_bytes <= t->config.remote_bytes;
     pthread_mutex_unlock(&t->lock);
     if (!room) kv_remote_skipped(r->store, 1);
     return room;
-}
-
-/* Under the lock. */
-static void enqueue(struct kv_turns_remote *r, struct upload *u)
-{
-    *r->up_tail = u;
-    r->up_tail = &u->next;
-    pthread_cond_broadcast(&r->wake);
 }
 
 /* Takes over the payload. */
@@ -70,7 +70,9 @@ static void keep(struct kv_turns *t, const struct kv_chunk_identity *id, uint8_t
     u->payload = payload;
     pthread_mutex_lock(&t->lock);
     r->up_bytes += r->block_bytes;
-    enqueue(r, u);
+    *r->up_tail = u;
+    r->up_tail = &u->next;
+    pthread_cond_broadcast(&r->wake);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -108,45 +110,74 @@ int32_t kv_turns_remote_overflow(struct kv_turns *t, const struct kv_turn *save,
     return b - first;
 }
 
+/* Under the lock. */
+static void sent(struct kv_turns_remote *r, struct upload *u)
+{
+    r->up_bytes -= r->block_bytes;
+    free(u->payload);
+    free(u);
+}
+
+/* Under the lock. Of blocks that are to be erased, those that still wait to be sent. */
+static void send_none_of(struct kv_turns_remote *r, const struct kv_chunk_identity *ids, int32_t n)
+{
+    for (struct upload **at = &r->up, *u; (u = *at);) {
+        int32_t i = 0;
+        while (i < n && (memcmp(u->id.prefix.b, ids[i].prefix.b, sizeof ids[i].prefix.b) || strcmp(u->id.tenant, ids[i].tenant))) i++;
+        if (i == n) {
+            at = &u->next;
+            continue;
+        }
+        *at = u->next;
+        if (r->up_tail == &u->next) r->up_tail = at;
+        sent(r, u);
+    }
+}
+
 enum kv_status kv_turns_remote_erase(struct kv_turns *t, struct kv_chunk_identity *ids, int32_t n, struct command *c)
 {
-    struct upload *u = calloc(1, sizeof *u);
-    if (!u) {
+    struct kv_turns_remote *r = t->remote;
+    struct erasure *x = calloc(1, sizeof *x);
+    if (!x) {
         free(ids);
         return KV_OUT_OF_MEMORY;
     }
-    u->ids = ids;
-    u->n_ids = n;
-    u->command = c;
+    *x = (struct erasure){.ids = ids, .n_ids = n, .command = c, .asked_us = kv_now_us()};
     c->erasing = true;
-    enqueue(t->remote, u); /* after whatever was to be kept before */
+    send_none_of(r, ids, n);
+    *r->erase_tail = x;
+    r->erase_tail = &x->next;
+    pthread_cond_broadcast(&r->wake);
     return KV_OK;
 }
 
-static enum kv_status carry_out(struct kv_turns_remote *r, const struct upload *u)
+static enum kv_status erase(struct kv_turns *t, const struct erasure *x)
 {
-    if (u->payload) return kv_remote_put(r->store, &u->id, u->payload, r->block_bytes, &r->stop);
     enum kv_status s = KV_OK;
-    for (int32_t i = 0; i < u->n_ids && s == KV_OK; i++) {
-        struct kv_chunk_identity id = object_of(u->ids[i]);
-        s = kv_remote_erase(r->store, &id, &r->stop);
+    for (int32_t i = 0; i < x->n_ids && s == KV_OK; i++) {
+        struct kv_chunk_identity id = object_of(x->ids[i]);
+        bool late = kv_now_us() - x->asked_us > DROP_PATIENCE * 1e3 * t->config.remote_timeout_ms;
+        s = late ? KV_REMOTE_TIMEOUT : kv_remote_erase(t->remote->store, &id, &t->remote->stop);
     }
     return s;
 }
 
 /* Under the lock. */
-static void over(struct kv_turns *t, struct upload *u, enum kv_status s)
+static void erased(struct kv_turns *t, struct erasure *x, enum kv_status s)
 {
-    if (u->payload) t->remote->up_bytes -= t->remote->block_bytes;
-    if (u->command) {
-        u->command->erasing = false;
-        u->command->erased = true;
-        u->command->status = s;
-        pthread_cond_broadcast(&t->work);
-    }
-    free(u->payload);
-    free(u->ids);
-    free(u);
+    x->command->erasing = false;
+    x->command->erased = true;
+    x->command->status = s;
+    pthread_cond_broadcast(&t->work);
+    free(x->ids);
+    free(x);
+}
+
+static struct erasure *next_erasure(struct kv_turns_remote *r)
+{
+    struct erasure *x = r->erase;
+    if (x && !(r->erase = x->next)) r->erase_tail = &r->erase;
+    return x;
 }
 
 static struct upload *next_upload(struct kv_turns_remote *r)
@@ -156,6 +187,29 @@ static struct upload *next_upload(struct kv_turns_remote *r)
     return u;
 }
 
+/* Under the lock, which is given up while the store is asked. */
+static void send_next(struct kv_turns *t)
+{
+    struct kv_turns_remote *r = t->remote;
+    struct erasure *x = next_erasure(r);
+    struct upload *u = x ? NULL : next_upload(r);
+    bool last = !r->up && !r->erase;
+    pthread_mutex_unlock(&t->lock);
+    enum kv_status s = x ? erase(t, x) : kv_remote_put(r->store, &u->id, u->payload, r->block_bytes, &r->stop);
+    if (x) {
+        pthread_mutex_lock(&t->lock);
+        erased(t, x, s); /* who waits for it does not wait for facts */
+        pthread_mutex_unlock(&t->lock);
+    }
+    if (last && s == KV_OK) (void)kv_remote_ask_facts(r->store, &r->stop);
+    pthread_mutex_lock(&t->lock);
+    if (u) sent(r, u);
+    if (r->up || r->erase) return;
+    pthread_mutex_unlock(&t->lock);
+    t->config.event(t->config.event_ctx); /* what is told of the tier follows */
+    pthread_mutex_lock(&t->lock);
+}
+
 static void *upload_main(void *arg)
 {
     struct kv_turns *t = arg;
@@ -163,21 +217,12 @@ static void *upload_main(void *arg)
     (void)kv_remote_ask_facts(r->store, &r->stop);
     pthread_mutex_lock(&t->lock);
     for (;;) {
-        while (!r->up && !r->stop) pthread_cond_wait(&r->wake, &t->lock);
+        while (!r->up && !r->erase && !r->stop) pthread_cond_wait(&r->wake, &t->lock);
         if (r->stop) break;
-        struct upload *u = next_upload(r);
-        bool last = !r->up;
-        pthread_mutex_unlock(&t->lock);
-        enum kv_status s = carry_out(r, u);
-        if (last && s == KV_OK) (void)kv_remote_ask_facts(r->store, &r->stop);
-        pthread_mutex_lock(&t->lock);
-        over(t, u, s);
-        last = !r->up;
-        pthread_mutex_unlock(&t->lock);
-        if (last) t->config.event(t->config.event_ctx); /* what is told of the tier follows */
-        pthread_mutex_lock(&t->lock);
+        send_next(t);
     }
-    for (struct upload *u; (u = next_upload(r));) over(t, u, KV_TRANSFER_CANCELLED);
+    for (struct upload *u; (u = next_upload(r));) sent(r, u);
+    for (struct erasure *x; (x = next_erasure(r));) erased(t, x, KV_TRANSFER_CANCELLED);
     pthread_mutex_unlock(&t->lock);
     return NULL;
 }
@@ -200,7 +245,7 @@ struct kv_fetch *kv_turns_fetch_plan(struct kv_turns *t, const struct kv_turn *j
 {
     struct kv_turns_remote *r = t->remote;
     int32_t first = held > j->first ? held : j->first, n = j->chain.n_blocks - first;
-    if (!r || n <= 0 || !j->session[0] || j->ahead || j->dearer) return NULL;
+    if (!r || n <= 0 || !j->session[0] || j->look == KV_LOOK_DISK || j->dearer) return NULL;
     if (!kv_remote_asks(r->store)) return kv_remote_skipped(r->store, 1), NULL;
     pthread_mutex_lock(&t->lock);
     bool dearer = j->us_per_row > 0 && !j->faults.mask && (double)r->block_bytes * r->us_per_byte > KV_BLOCK_ROWS * j->us_per_row;
@@ -208,7 +253,7 @@ struct kv_fetch *kv_turns_fetch_plan(struct kv_turns *t, const struct kv_turn *j
     pthread_mutex_unlock(&t->lock);
     struct kv_fetch *f = dearer ? NULL : calloc(1, sizeof *f);
     if (!f) return NULL;
-    *f = (struct kv_fetch){.chain = j->chain, .first = first, .end = j->chain.n_blocks, .block_bytes = r->block_bytes, .us_per_row = j->us_per_row, .faults = j->faults};
+    *f = (struct kv_fetch){.chain = j->chain, .first = first, .end = j->chain.n_blocks, .block_bytes = r->block_bytes, .us_per_row = j->us_per_row, .ahead = j->ahead, .faults = j->faults};
     f->chain.prefix = malloc((size_t)j->chain.n_blocks * sizeof *f->chain.prefix);
     f->block = calloc((size_t)n, sizeof *f->block);
     if (f->chain.prefix && f->block) {
@@ -219,14 +264,22 @@ struct kv_fetch *kv_turns_fetch_plan(struct kv_turns *t, const struct kv_turn *j
     return NULL;
 }
 
+/* Those ahead of their turn come last. */
+static void queue_fetch(struct kv_turns_remote *r, struct kv_fetch *f)
+{
+    struct kv_fetch **at = &r->fetch;
+    while (*at && (f->ahead || !(*at)->ahead)) at = &(*at)->next;
+    f->next = *at;
+    *at = f;
+}
+
 void kv_turns_fetch_begin(struct kv_turns *t, struct kv_turn *j, struct kv_fetch *f)
 {
     struct kv_turns_remote *r = t->remote;
     j->fetch = f;
     f->turn = j;
     f->asked_us = kv_now_us();
-    *r->fetch_tail = f;
-    r->fetch_tail = &f->next;
+    queue_fetch(r, f);
     pthread_cond_broadcast(&r->wake);
     pthread_cond_broadcast(&t->answered); /* whoever gives the turn up meanwhile waits for this */
 }
@@ -246,7 +299,7 @@ static bool take_room(struct kv_turns *t, struct kv_fetch *f)
 {
     struct kv_turns_remote *r = t->remote;
     pthread_mutex_lock(&t->lock);
-    bool room = r->fetched_bytes + f->block_bytes <= t->config.remote_bytes;
+    bool room = r->fetched_bytes + f->block_bytes <= (f->ahead ? t->config.remote_bytes / 2 : t->config.remote_bytes);
     if (room) r->fetched_bytes += f->block_bytes, f->held_bytes += f->block_bytes;
     pthread_mutex_unlock(&t->lock);
     return room;
@@ -266,24 +319,38 @@ static enum kv_status fetch_block(struct kv_turns *t, struct kv_fetch *f)
     return s;
 }
 
-static void fetch_blocks(struct kv_turns *t, struct kv_fetch *f)
+/* What is ahead of its turn, to what is not. */
+static bool gives_way(struct kv_turns *t, const struct kv_fetch *f)
+{
+    if (!f->ahead) return false;
+    pthread_mutex_lock(&t->lock);
+    bool way = t->remote->fetch && !t->remote->fetch->ahead;
+    pthread_mutex_unlock(&t->lock);
+    return way;
+}
+
+/* false: it gave way, and is to go on later. */
+static bool fetch_blocks(struct kv_turns *t, struct kv_fetch *f)
 {
     double began = kv_now_us(), computing = (f->end - f->first) * KV_BLOCK_ROWS * f->us_per_row, patience = t->config.remote_timeout_ms * 1e3;
+    int32_t before = f->n;
+    bool way = false;
     if (patience < computing) patience = computing;
-    while (f->status == KV_OK && f->first + f->n < f->end) f->status = kv_now_us() - f->asked_us > patience ? KV_REMOTE_TIMEOUT : fetch_block(t, f);
+    while (f->status == KV_OK && f->first + f->n < f->end && !(way = gives_way(t, f))) f->status = kv_now_us() - f->asked_us > patience ? KV_REMOTE_TIMEOUT : fetch_block(t, f);
     if (f->status == KV_NOT_FOUND) f->status = KV_OK;
-    if (!f->n) return;
-    double each = (kv_now_us() - began) / ((double)f->n * (double)f->block_bytes);
+    if (f->n == before) return !way;
+    double each = (kv_now_us() - began) / ((double)(f->n - before) * (double)f->block_bytes);
     pthread_mutex_lock(&t->lock);
     double *mean = &t->remote->us_per_byte;
     *mean = *mean > 0 ? 0.7 * *mean + 0.3 * each : each;
     pthread_mutex_unlock(&t->lock);
+    return !way;
 }
 
 static struct kv_fetch *next_fetch(struct kv_turns_remote *r)
 {
     struct kv_fetch *f = r->fetch;
-    if (f && !(r->fetch = f->next)) r->fetch_tail = &r->fetch;
+    if (f) r->fetch = f->next;
     return f;
 }
 
@@ -297,8 +364,12 @@ static void *fetch_main(void *arg)
         if (r->stop) break;
         struct kv_fetch *f = next_fetch(r);
         pthread_mutex_unlock(&t->lock);
-        fetch_blocks(t, f);
+        bool over = fetch_blocks(t, f);
         pthread_mutex_lock(&t->lock);
+        if (!over) {
+            queue_fetch(r, f);
+            continue;
+        }
         f->done = true;
         if (f->turn) {
             kv_turns_look_again(t, f->turn);
@@ -317,7 +388,7 @@ void kv_turns_fetch_copy(const struct kv_turns *t, const struct kv_turn *j, int3
 {
     const struct kv_fetch *f = j->fetch;
     size_t slab = t->config.slab_bytes;
-    for (int32_t i = 0; i < f->n && f->first + i < j->end; i++)
+    for (int32_t i = f->first < j->first ? j->first - f->first : 0; i < f->n && f->first + i < j->end; i++)
         memcpy(j->cache->slab[(size_t)layer * (size_t)j->cache->max_blocks + (size_t)(f->first + i)], f->block[i] + (size_t)layer * slab, slab);
 }
 
@@ -334,6 +405,7 @@ void kv_turns_remote_stats(struct kv_turns *t, struct kv_tier_stats *out)
     pthread_mutex_lock(&t->lock);
     out->scratch_bytes = r->up_bytes + r->fetched_bytes;
     for (const struct upload *u = r->up; u; u = u->next) out->transfers_in_flight++;
+    for (const struct erasure *x = r->erase; x; x = x->next) out->transfers_in_flight++;
     for (const struct kv_fetch *f = r->fetch; f; f = f->next) out->transfers_in_flight++;
     pthread_mutex_unlock(&t->lock);
 }
@@ -344,7 +416,7 @@ enum kv_status kv_turns_remote_create(struct kv_turns *t, struct kv_error *err)
     if (!r) return kv_fail(err, KV_OUT_OF_MEMORY, "tiers.remote", "no memory for the remote tier");
     r->block_bytes = (size_t)t->config.n_layers * t->config.slab_bytes;
     r->up_tail = &r->up;
-    r->fetch_tail = &r->fetch;
+    r->erase_tail = &r->erase;
     pthread_cond_init(&r->wake, NULL);
     t->leaving = (struct kv_leaving){leaving, t};
     enum kv_status s = kv_remote_create(t->config.remote, t->config.key, t->config.remote_pause_ms, &r->store);

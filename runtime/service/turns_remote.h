@@ -1,6 +1,6 @@
 /* turns_remote.h — blocks that leave the disk go to the remote tier, and come back for a session that the disk no longer has whole.
  *
- * One thread uploads and erases, another fetches, so that nobody waits for a slow store who has not asked for it: the turns thread only hands over, and a
+ * One thread uploads and erases, erasing first, another fetches, so that nobody waits for a slow store who has not asked for it: the turns thread only hands over, and a
  * look that goes on to the store waits for it alone. Blocks on their way, either way, are plain copies in memory under a cap; what does not fit is
  * dropped and counted. A fetch ends at the first block that is not there, or when tiers.remote.timeout_ms or the time computing its rows takes,
  * whichever is longer, have passed since it was asked for, others before it included. What does not come is computed. */
@@ -21,7 +21,7 @@ struct kv_fetch { /* of one look; whoever looked owns it once it is over */
     double us_per_row, asked_us; /* asked: when it began to wait */
     struct kv_fault_marks faults;
     enum kv_status status; /* why it ended before `end`; OK: it did not, or the store has no more */
-    bool done;
+    bool ahead, done;      /* ahead: of its turn; gives way to others between blocks */
     _Atomic bool stop;
 };
 
@@ -35,7 +35,8 @@ struct kv_fetch *kv_turns_fetch_plan(struct kv_turns *t, const struct kv_turn *j
 void kv_turns_fetch_copy(const struct kv_turns *t, const struct kv_turn *j, int32_t layer); /* one layer of its blocks into the cache, up to j->end */
 /* Blocks [first, end) of a save that the disk had no room for. Returns how many are on their way. */
 int32_t kv_turns_remote_overflow(struct kv_turns *t, const struct kv_turn *save, int32_t first, int32_t end);
-/* Takes over ids, all layers of each block; the command is run again when the store answered. Under the lock. OUT_OF_MEMORY. */
+/* Takes over ids, all layers of each block; those that wait to be sent stay here. The command is run again when the store answered, or
+ * with REMOTE_TIMEOUT after six times tiers.remote.timeout_ms at most, however many blocks and whatever else is sent. Under the lock. OUT_OF_MEMORY. */
 enum kv_status kv_turns_remote_erase(struct kv_turns *t, struct kv_chunk_identity *ids, int32_t n, struct command *c);
 
 /* --- under the lock */
