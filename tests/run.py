@@ -115,7 +115,8 @@ def soak(tally, build, env, only, watch_s):
     unit_tests, integration = os.path.join(build, "tests", "unit", "unit"), os.path.join(ROOT, "tests", "integration")
     unittest, node = [sys.executable, "-m", "unittest", "-v"], ["node", "--test", "--test-reporter=tap"]
     rest = {suite: ([unit_tests], {"CK_RUN_SUITE": suite, "KVASIR_SOAK": "1"}, check_failures) for suite in ("directory_random", "disk_death", "schedules", "crash", "rollback_race")}
-    rest |= {"wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}, python_failures),
+    rest |= {"remote-kills": ([*unittest, "test_remote.Remote.test_kill_9_at_every_step"], {"KVASIR_SOAK": "1"}, python_failures),
+             "wrong-rows": ([*unittest, "test_sessions.WrongRows"], {"KVASIR_SOAK": "1"}, python_failures),
              "overload": ([*unittest, "test_overload"], {"KVASIR_OVERLOAD_S": "60"}, python_failures)}
     watched = {"console": ([*unittest, "tests.console.test_console.SoakTest"], {"KVASIR_SOAK_S": str(watch_s)}, python_failures),
                "web": ([*node, "tests/web/soak.test.mjs"], {"KVASIR_SOAK_S": str(watch_s)}, node_failures)}

@@ -3,7 +3,7 @@
 set -euo pipefail
 build=${1:-build}
 packages="gcc make pkg-config libc6-dev libmicrohttpd-dev libjansson-dev liblua5.4-dev libsqlite3-dev libgnutls28-dev
-libcurl4-gnutls-dev zlib1g-dev libxxhash-dev libncurses-dev check tmux curl python3 python3-venv"
+libcurl4-gnutls-dev zlib1g-dev libxxhash-dev libncurses-dev check tmux curl openssl python3 python3-venv"
 command -v npm >/dev/null || packages="$packages nodejs npm"
 command -v chromium >/dev/null || packages="$packages chromium fonts-dejavu-core"
 command -v clang >/dev/null || packages="$packages clang" # the second compiler of the numerics test
@@ -11,7 +11,7 @@ missing=
 for p in $packages; do
   dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || {
     # a command that is there by other means is as good as its package
-    case $p in gcc|make|curl|tmux|python3) command -v "$p" >/dev/null && continue ;; python3-venv) python3 -c 'import venv, ensurepip' 2>/dev/null && continue ;; esac
+    case $p in gcc|make|curl|openssl|tmux|python3) command -v "$p" >/dev/null && continue ;; python3-venv) python3 -c 'import venv, ensurepip' 2>/dev/null && continue ;; esac
     missing="$missing $p"
   }
 done

@@ -1,16 +1,17 @@
 """The remote tier on two real daemons: what left the disk of one comes back from the other with the same tokens, and whatever is wrong with the store is computed instead."""
 import glob
 import hashlib
+import http.client
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
-import time
 import unittest
 
-from support import KVASIR, Daemon
+from support import KVASIR, Daemon, run
 from test_sessions import STORY, chat, first_turn, kill, saved, second_turn
 
 SECRET = "extents-secret-of-a-test"
@@ -53,7 +54,7 @@ class Remote(unittest.TestCase):
     def client(self, url, *more, state="state", **kw):
         os.makedirs(os.path.join(self.folder, state), exist_ok=True)
         settings = {"engine.prefix_reuse": "false", "tiers.disk.path": os.path.join(self.folder, state, "disk"), "tiers.disk.capacity_bytes": "4MiB", "tiers.disk.reserve_bytes": "0",
-                    "tiers.remote.url": url, "tiers.remote.token_file": self.token, "tiers.remote.timeout_ms": "2000"}
+                    "tiers.remote.url": url, "tiers.remote.token_file": self.token, "tiers.remote.timeout_ms": "60000"}
         settings.update(m.split("=", 1) for m in more)
         return Daemon(*(a for k, v in settings.items() for a in ("--set", f"{k}={v}")), state=os.path.join(self.folder, state), **kw)
 
@@ -67,8 +68,8 @@ class Remote(unittest.TestCase):
                 return value
         raise AssertionError(f"it did not come about: {value}")
 
-    def crowd_out(self, d):
-        """The first turn of session s, and others' until the disk has nothing of it; what left is in the store."""
+    def fill(self, d):
+        """The first turn of session s, and others' until the disk has nothing of it."""
         self.assertEqual(chat(d, first_turn(), "s")[1], self.first)
         saved(d, "s")
         for i, story in enumerate(OTHERS):
@@ -77,6 +78,10 @@ class Remote(unittest.TestCase):
             if d.get("/api/v1/sessions/s")[1]["held_blocks"] == 0:
                 break
         self.assertEqual(d.get("/api/v1/sessions/s")[1]["held_blocks"], 0)
+
+    def crowd_out(self, d):
+        """The same, and what left is in the store."""
+        self.fill(d)
         return self.until(lambda: self.tier(d), lambda t: t["transfers_in_flight"] == 0 and t["scratch_bytes"] == 0 and t["objects"] > 0)
 
     def resumes(self, d):
@@ -166,28 +171,35 @@ class Remote(unittest.TestCase):
         with Store() as store:
             with self.client(store.url) as d:
                 self.crowd_out(d)
-            for how, reason in (("stall", "REMOTE_TIMEOUT"), ("cut", "SHORT_COPY"), ("end", "REMOTE_UNAVAILABLE")):
+            shutil.copytree(os.path.join(store.state, "extents"), os.path.join(self.folder, "kept"))
+            for how, reason in (("stall", "REMOTE_TIMEOUT"), ("cut", "SHORT_COPY"), ("flip", "CHECKSUM_MISMATCH"), ("end", "REMOTE_UNAVAILABLE")):
                 with self.subTest(how), Between(store.port, how) as between:
-                    tier, reasons = self.asked_anew(between.url, "tiers.remote.timeout_ms=300")
+                    tier, reasons = self.asked_anew(between.url, *["tiers.remote.timeout_ms=300"] * (how == "stall"))
                     self.assertEqual((tier["hits"], reasons), (0, [reason]))
+                    self.put_back(store)
 
     def test_three_failures_open_the_breaker_and_an_answer_closes_it(self):
         with Store() as store, Between(store.port, "stall") as between:
-            with self.client(between.url, "tiers.remote.timeout_ms=100", "tiers.remote.pause_ms=4000") as d:
+            with self.client(between.url, "tiers.remote.timeout_ms=100", "tiers.remote.pause_ms=3600000") as d:
                 for i in range(3):
                     chat(d, first_turn(f"Word {i} " * 100), f"x{i}")
                 tier = self.tier(d)
                 self.assertEqual(tier["breaker"], "open")
+                self.assertIn("tiers.remote.timeout_ms", tier["why"])
                 failures, skipped = tier["failures"], tier["skipped"]
                 self.assertGreaterEqual(failures, 3)
                 chat(d, first_turn("Another word " * 100), "y")
                 tier = self.tier(d)
                 self.assertGreater(tier["skipped"], skipped)
                 self.assertEqual(tier["failures"], failures)
+            with self.client(between.url, "tiers.remote.timeout_ms=100", "tiers.remote.pause_ms=10", state="another") as d:
+                for i in range(4):
+                    chat(d, first_turn(f"Word {i} " * 100), f"x{i}")
+                self.assertNotEqual(self.tier(d)["breaker"], "closed")
                 between.how = None
-                time.sleep(4)  # the pause is a time
-                chat(d, first_turn("A third word " * 100), "z")
-                self.assertEqual(self.tier(d)["breaker"], "closed")
+                closed = (chat(d, first_turn(f"Word {i} again " * 100), f"y{i}") and self.tier(d) for i in range(50))  # under load an answer may be late once more
+                tier = next(t for t in closed if t["breaker"] == "closed")
+                self.assertIsNone(tier["why"])
 
     def test_a_full_server_refuses_and_a_small_one_lets_the_oldest_go(self):
         with Store("--set", "extents.object_bytes=1KiB") as store:
@@ -197,7 +209,9 @@ class Remote(unittest.TestCase):
                     chat(d, first_turn(story), f"other{i}")
                     saved(d, f"other{i}")
                 tier = self.until(lambda: self.tier(d), lambda t: t["scratch_bytes"] == 0 and t["failures"] > 0)
-                self.assertEqual((tier["objects"], tier["last_failure"]["reason"]), (0, "BODY_TOO_LARGE"))
+                self.assertEqual((tier["objects"], tier["last_failure"]["reason"], tier["breaker"], tier["failures"]), (0, "BODY_TOO_LARGE", "full", 1))
+                self.assertGreater(tier["skipped"], 0)  # one block was refused, and the others were not sent
+                self.assertIn("extents.object_bytes", tier["why"])
                 self.resumes(d)
         store = Store("--set", "extents.capacity_bytes=64KiB")
         self.addCleanup(store.kill)
@@ -225,7 +239,7 @@ class Remote(unittest.TestCase):
     def test_dropping_a_session_erases_what_the_store_has_of_it(self):
         store = Store()
         self.addCleanup(store.kill)
-        with self.client(store.url, "tiers.remote.timeout_ms=500") as d:
+        with self.client(store.url) as d:
             self.crowd_out(d)
             mine = set(store.files())
             status, row = d.post("/api/v1/sessions/s/drop")
@@ -249,12 +263,111 @@ class Remote(unittest.TestCase):
                 done = subprocess.run([KVASIR, "--url", d.url, "doctor", "--state", d.state], capture_output=True, text=True, timeout=30)
                 self.assertIn("remote tier", done.stdout)
 
+    def test_over_https_only_from_whom_it_trusts(self):
+        names = [os.path.join(self.folder, n) for n in ("store.key", "store.pem", "other.key", "other.pem")]
+        for key, certificate in (names[:2], names[2:]):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", "/CN=store",
+                            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate], check=True, capture_output=True)
+        store = Store("--set", f"http.tls.key={names[0]}", "--set", f"http.tls.certificate={names[1]}", wait=False)
+        self.addCleanup(store.kill)
+        url = f"https://127.0.0.1:{store.wait_line(r'serves .* on https://[^/]*:([0-9]+)/').group(1)}"
+        with self.client(url, f"tiers.remote.ca_file={names[1]}") as d:
+            self.crowd_out(d)
+            self.resumes(d)
+            self.assertEqual((self.tier(d)["breaker"], self.tier(d)["why"], self.tier(d)["failures"]), ("closed", None, 0))
+            self.assertGreater(self.tier(d)["hits"], 0)
+        for more in ([f"tiers.remote.ca_file={names[3]}"], []):
+            tier, reasons = self.asked_anew(url, *more)
+            self.assertEqual((tier["hits"], set(reasons)), (0, {"REMOTE_UNAVAILABLE"}))
+            self.assertIn("tiers.remote.ca_file", tier["why"])
+        tier, reasons = self.asked_anew(url.replace("https", "http"))
+        self.assertIn("does it serve https?", tier["why"])
+        for wrong, reason in (("/nowhere", "FILE_UNREADABLE"), (names[0], "BAD_ARGUMENT")):
+            status, _, err = run("--listen", "127.0.0.1:0", "--state", self.folder, "--set", f"tiers.disk.path={self.folder}/d", "--set", f"tiers.remote.url={url}", "--set", f"tiers.remote.ca_file={wrong}")
+            self.assertEqual(status, 1)
+            self.assertRegex(err, f"{reason}: .*tiers.remote.ca_file|{reason}: .*ca_file")
+
+    def test_a_key_that_others_may_read_is_refused(self):
+        """The documented way to give two daemons one key, and what happens when its mode is forgotten."""
+        key = os.path.join(self.folder, "tier.key")
+        subprocess.run(["sh", "-c", f"umask 077 && head -c 32 /dev/urandom > {key}"], check=True)
+        state = os.path.join(self.folder, "state")
+        os.mkdir(state)
+        subprocess.run(["install", "-m", "600", key, os.path.join(state, "tier.key")], check=True)
+        with self.client("http://127.0.0.1:9"):
+            pass
+        with open(key, "rb") as f, open(os.path.join(state, "tier.key"), "rb") as g:
+            self.assertEqual(f.read(), g.read())
+        os.chmod(os.path.join(state, "tier.key"), 0o644)
+        status, _, err = run("--listen", "127.0.0.1:0", "--state", state, "--set", f"tiers.disk.path={state}/disk")
+        self.assertEqual(status, 1)
+        self.assertRegex(err, r"BAD_ARGUMENT: .*tier\.key.*chmod 600")
+
+    def test_kill_9_at_every_step(self):
+        """Both sides, at every step of put, get and drop: what is there afterwards is whole, and the next turn says the same."""
+        steps = [(m, stage, side) for m, stages in (("HEAD", ("asked", "answered")), ("PUT", ("asked", "half", "answered")), ("GET", ("asked", "half", "answered")), ("DELETE", ("asked", "answered")))
+                 for stage in stages for side in ("client", "store")]
+        if not os.environ.get("KVASIR_SOAK"):
+            steps = [("PUT", "half", "store"), ("GET", "half", "client"), ("DELETE", "answered", "client")]
+        for step in steps:
+            with self.subTest(step=step):
+                shutil.rmtree(os.path.join(self.folder, "state"), ignore_errors=True)
+                self.killed_at(*step)
+
+    def killed_at(self, method, stage, side):
+        store = Store()
+        with Between(store.port, None) as between:
+            d = self.client(between.url)
+            try:
+                if method in ("GET", "DELETE"):
+                    self.crowd_out(d)
+                between.trap = (method, stage)
+                act = {"GET": lambda: self.assertEqual(chat(d, second_turn(self.answer), "s")[1], self.second), "DELETE": lambda: d.post("/api/v1/sessions/s/drop")}
+                said = []
+                other = threading.Thread(target=self.attempt, args=(act.get(method, lambda: self.fill(d)), said))
+                other.start()
+                self.assertTrue(between.trapped.wait(60), "it came to no such step")
+                kill(d if side == "client" else store)
+                between.go_on.set()
+                other.join()
+                if method == "GET" and side == "store":
+                    self.assertEqual(said, [])  # the answer came, and was right
+                state = store.state
+                if side == "client":
+                    d._forget()
+                    d = self.client(between.url)
+                else:
+                    store.own_state = False
+                    store._forget()
+                    store = Store(state=state)
+                    store.own_state = True
+                    between.to = store.port
+                self.resumes(d)
+                sizes = {os.path.getsize(f) for f in store.files()}
+                self.assertLessEqual(len(sizes), 1)  # every object is a block
+                self.assertEqual(len(store.files()), len([f for f in os.listdir(os.path.join(state, "extents")) if not f.startswith("writing-")]))
+                self.assertEqual(self.tier(d)["refused"], 0)
+            finally:
+                d.kill()
+                store.kill()
+
+    @staticmethod
+    def attempt(act, said):
+        try:
+            act()
+        except (AssertionError, OSError, http.client.HTTPException) as e:
+            said.append(e)
+
+
 class Between(threading.Thread):
-    """Hands requests on to a server, and its answers back: not at all (stall), the beginning of a long one (cut), or the end of the connection instead (end)."""
+    """Hands requests on to a server, and its answers back: not at all (stall), the beginning of a long one (cut), one with a flipped bit (flip), or the end of the connection instead (end).
+
+    trap: (method, stage), where the first such request stops and says so: asked, half (of the request's body, or of the answer's) or answered."""
 
     def __init__(self, port, how):
         super().__init__(daemon=True)
         self.to, self.how, self.stop = port, how, threading.Event()
+        self.trap, self.trapped, self.go_on = None, threading.Event(), threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.start()
@@ -277,10 +390,21 @@ class Between(threading.Thread):
             threading.Thread(target=self.serve, args=(c,), daemon=True).start()
 
     def serve(self, c):
-        with c, socket.create_connection(("127.0.0.1", self.to)) as s:
-            threading.Thread(target=self.pump, args=(c, s), daemon=True).start()
+        asked = []  # the methods of this connection's requests
+        try:
+            s = socket.create_connection(("127.0.0.1", self.to))
+        except OSError:
+            return c.close()
+        with c, s:
+            threading.Thread(target=self.pump, args=(c, s, asked), daemon=True).start()
             try:
                 while data := s.recv(65536):
+                    if asked and self.trap == (asked[-1], "half") and asked[-1] == "GET" and len(data) > 2000:
+                        c.sendall(data[:1000])
+                        self.meet("half", asked)
+                        data = data[1000:]
+                    if not data.startswith(b"HTTP/1.1 100"):
+                        self.meet("answered", asked)
                     if self.how == "stall":
                         self.stop.wait(10)
                     if self.how == "end":
@@ -290,14 +414,29 @@ class Between(threading.Thread):
                         c.sendall(data[:1000])
                         c.shutdown(socket.SHUT_RDWR)
                         return
+                    if self.how == "flip" and len(data) > 1000:
+                        data = data[:900] + bytes([data[900] ^ 4]) + data[901:]
                     c.sendall(data)
             except OSError:
                 pass
 
-    @staticmethod
-    def pump(source, sink):
+    def meet(self, stage, asked):
+        if asked and self.trap == (asked[-1], stage):
+            self.trap = None
+            self.trapped.set()
+            self.go_on.wait(60)
+
+    def pump(self, source, sink, asked):
         try:
             while data := source.recv(65536):
+                head = re.match(rb"(GET|PUT|HEAD|DELETE) /v1/extents/", data)
+                if head:
+                    asked.append(head.group(1).decode())
+                    self.meet("asked", asked)
+                elif asked and asked[-1] == "PUT" and self.trap == ("PUT", "half"):
+                    sink.sendall(data[:len(data) // 2])
+                    self.meet("half", asked)
+                    data = data[len(data) // 2:]
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
