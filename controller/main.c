@@ -401,7 +401,7 @@ int main(int argc, char **argv)
         else kv_config_print(&d->config, stdout), print_hardware(stdout);
     } else if (!st) {
         umask(077); /* whatever is made from here on is its owner's alone */
-        block_signals(&set);
+        block_signals(d);
         curl_global_init(CURL_GLOBAL_DEFAULT); /* before a second thread uses it */
         st = start(d, &err);
         if (!st && d->config.demo) st = kv_demo_start(&d->app, d->config.exit, &d->demo, &err);
