@@ -1,4 +1,4 @@
-/* control.c — the control thread: creation, the tick, and its end. */
+/* control.c — the control threads: creation, what each does in a tick, and their end. */
 #include "controller/release/control_internal.h"
 
 #include <stdarg.h>
@@ -59,6 +59,20 @@ void kv_control_end(struct kv_control *c)
 
 /* ---------------------------------------------------------------- the tick */
 
+/* No lock held. What is recorded may wait for a disk, so it is told before. */
+static void fall_back(struct kv_control *c, enum kv_status reason, const char *detail, const char *actor)
+{
+    pthread_mutex_lock(&c->state);
+    uint64_t live = c->live ? c->live->r.id : 0;
+    pthread_mutex_unlock(&c->state);
+    kv_control_fall_back(c, reason, detail, actor, NULL);
+    if (!live || !c->config.on_event) return;
+    char line[200];
+    snprintf(line, sizeof line, "back on the exact baseline by %.40s: %.120s", actor, detail);
+    c->config.on_event(c->config.event_ctx, KV_EVENT_LOG, live, line);
+    c->config.on_event(c->config.event_ctx, KV_EVENT_ROLLOUT, live, line);
+}
+
 /* A latch that nobody told us of: a signal handler, or the engine itself. */
 static void notice_latch(struct kv_control *c)
 {
@@ -66,7 +80,7 @@ static void notice_latch(struct kv_control *c)
     pthread_mutex_lock(&c->state);
     bool live = c->live != NULL;
     pthread_mutex_unlock(&c->state);
-    if (live) kv_control_fall_back(c, KV_OPERATOR_ROLLBACK, "the release word was latched", "signal", NULL);
+    if (live) fall_back(c, KV_OPERATOR_ROLLBACK, "the release word was latched", "signal");
 }
 
 /* After the rollback is written down and every sequence is back on the baseline, a new candidate may start. */
@@ -103,44 +117,64 @@ static bool verdicts_changed(const struct kv_control *c, const struct kv_gate_re
     return false;
 }
 
-static void record_gates(struct kv_control *c, const struct entry *e, bool now)
+static bool put_gates(struct kv_control *c, const struct entry *e, bool now)
 {
     int64_t at = kv_control_monotonic(c);
     bool changed = verdicts_changed(c, e->gates, e->n_gates);
-    if (!now && !(changed && at - c->recorded_us >= 1000000) && at - c->recorded_us < 60000000) return;
-    if (kv_store_put_gates(c->store, &e->r, e->gates, e->n_gates, kv_control_realtime(c), NULL) != KV_OK) return;
+    if (!now && !(changed && at - c->recorded_us >= 1000000) && at - c->recorded_us < 60000000) return true;
+    if (kv_store_put_gates(c->store, &e->r, e->gates, e->n_gates, kv_control_realtime(c), NULL) != KV_OK) return false;
     memcpy(c->recorded, e->gates, sizeof c->recorded);
     c->recorded_us = at;
     kv_control_note(c, KV_EVENT_ROLLOUT, e->r.id, "gates evaluated");
+    return true;
+}
+
+/* work */
+static void record_gates(struct kv_control *c)
+{
+    struct entry *copy = malloc(sizeof *copy);
+    pthread_mutex_lock(&c->state);
+    struct entry *failed = c->failed;
+    c->failed = NULL;
+    bool live = !failed && copy && c->live && c->live->r.stage != KV_STAGE_OFF;
+    if (live) *copy = *c->live;
+    pthread_mutex_unlock(&c->state);
+    if (live) put_gates(c, copy, false);
+    bool again = failed && !put_gates(c, failed, true);
+    pthread_mutex_lock(&c->state);
+    if (again && !c->failed) c->failed = failed, failed = NULL;
+    pthread_mutex_unlock(&c->state);
+    free(failed);
+    free(copy);
 }
 
 /* Evaluates the live rollout's gates. A failed one falls back at once, before anything is recorded. */
 static void judge(struct kv_control *c)
 {
     struct kv_gate_result g[KV_MAX_GATES];
+    int32_t n = 0, which = -1;
+    enum kv_verdict v = KV_NO_DATA;
+    pthread_mutex_lock(&c->evidence);
     pthread_mutex_lock(&c->state);
-    struct entry *e = c->live;
+    struct entry *e = c->gates ? c->live : NULL;
     enum kv_stage stage = e ? e->r.stage : KV_STAGE_OFF;
     pthread_mutex_unlock(&c->state);
-    if (!e || !c->gates) return;
-    int32_t n = kv_gates_evaluate(c->gates, stage, g), which = -1;
+    if (e) n = kv_gates_evaluate(c->gates, stage, g);
     pthread_mutex_lock(&c->state);
-    memcpy(e->gates, g, sizeof *g * (size_t)n);
-    e->n_gates = n;
-    bool live = c->live == e;
-    struct entry *copy = malloc(sizeof *copy);
-    if (copy) *copy = *e;
-    pthread_mutex_unlock(&c->state);
-    enum kv_verdict v = kv_gates_decide(g, n, &which);
-    if (live && v == KV_FAILED) {
-        char detail[160], actor[64];
-        snprintf(detail, sizeof detail, "gate %s: %s", g[which].metric, g[which].detail);
-        snprintf(actor, sizeof actor, "gate:%s", g[which].metric);
-        enum kv_status why = !strcmp(g[which].metric, "exact_mismatches") ? KV_EXACT_MISMATCH : KV_GATE_FAILED;
-        kv_control_fall_back(c, why, detail, actor, NULL);
+    if (e && c->live == e) {
+        memcpy(e->gates, g, sizeof *g * (size_t)n);
+        e->n_gates = n;
+        v = kv_gates_decide(g, n, &which);
     }
-    if (copy && live && stage != KV_STAGE_OFF) record_gates(c, copy, v == KV_FAILED);
-    free(copy);
+    struct entry *copy = v == KV_FAILED && !c->failed ? malloc(sizeof *copy) : NULL;
+    if (copy) *copy = *e, c->failed = copy;
+    pthread_mutex_unlock(&c->state);
+    pthread_mutex_unlock(&c->evidence);
+    if (v != KV_FAILED) return;
+    char detail[160], actor[64];
+    snprintf(detail, sizeof detail, "gate %s: %s", g[which].metric, g[which].detail);
+    snprintf(actor, sizeof actor, "gate:%s", g[which].metric);
+    fall_back(c, !strcmp(g[which].metric, "exact_mismatches") ? KV_EXACT_MISMATCH : KV_GATE_FAILED, detail, actor);
 }
 
 static void watch_store(struct kv_control *c)
@@ -152,16 +186,25 @@ static void watch_store(struct kv_control *c)
     pthread_mutex_lock(&c->state);
     bool served = c->live && c->live->r.stage != KV_STAGE_OFF;
     pthread_mutex_unlock(&c->state);
-    if (served && failing_us > (int64_t)c->config.store_patience_ms * 1000) kv_control_fall_back(c, KV_STORE_UNAVAILABLE, "receipts could not be written for too long", "store", NULL);
+    if (served && failing_us > (int64_t)c->config.store_patience_ms * 1000) fall_back(c, KV_STORE_UNAVAILABLE, "receipts could not be written for too long", "store");
 }
 
-void kv_control_tick(struct kv_control *c)
+static void watch(struct kv_control *c)
 {
-    kv_control_begin(c);
+    pthread_mutex_lock(&c->evidence);
     kv_control_measure(c);
+    pthread_mutex_unlock(&c->evidence);
     notice_latch(c);
     judge(c);
     watch_store(c);
+    kv_control_show(c);
+}
+
+static void record(struct kv_control *c)
+{
+    kv_control_begin(c);
+    kv_control_write_samples(c);
+    record_gates(c);
     kv_control_record_pending(c);
     rearm(c);
     uninstall(c);
@@ -170,9 +213,14 @@ void kv_control_tick(struct kv_control *c)
     kv_control_end(c);
 }
 
-static void *run(void *ctx)
+void kv_control_tick(struct kv_control *c)
 {
-    struct kv_control *c = ctx;
+    watch(c);
+    record(c);
+}
+
+static void run(struct kv_control *c, void (*tick)(struct kv_control *))
+{
     pthread_mutex_lock(&c->state);
     while (!c->stop) {
         struct timespec until;
@@ -183,10 +231,21 @@ static void *run(void *ctx)
         pthread_cond_timedwait(&c->wake, &c->state, &until);
         if (c->stop) break;
         pthread_mutex_unlock(&c->state);
-        kv_control_tick(c);
+        tick(c);
         pthread_mutex_lock(&c->state);
     }
     pthread_mutex_unlock(&c->state);
+}
+
+static void *run_watch(void *c)
+{
+    run(c, watch);
+    return NULL;
+}
+
+static void *run_record(void *c)
+{
+    run(c, record);
     return NULL;
 }
 
@@ -203,6 +262,7 @@ enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store 
     if (c->config.tick_ms <= 0) c->config.tick_ms = 200;
     if (c->config.store_patience_ms <= 0) c->config.store_patience_ms = 10000;
     pthread_mutex_init(&c->work, NULL);
+    pthread_mutex_init(&c->evidence, NULL);
     pthread_mutex_init(&c->state, NULL);
     pthread_mutex_init(&c->admission, NULL);
     pthread_condattr_t attr;
@@ -221,8 +281,8 @@ enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store 
     if (st == KV_OK) st = kv_control_configured_policies(c, err);
     if (st == KV_OK) kv_control_show(c);
     if (st == KV_OK && !config->manual) {
-        c->running = pthread_create(&c->thread, NULL, run, c) == 0;
-        if (!c->running) st = kv_fail(err, KV_OUT_OF_MEMORY, "control", "the control thread cannot be started");
+        while (c->running < 2 && !pthread_create(&c->thread[c->running], NULL, c->running ? run_record : run_watch, c)) c->running++;
+        if (c->running < 2) st = kv_fail(err, KV_OUT_OF_MEMORY, "control", "the control threads cannot be started");
     }
     if (st != KV_OK) {
         kv_control_destroy(c);
@@ -238,20 +298,23 @@ void kv_control_destroy(struct kv_control *c)
     if (c->running) {
         pthread_mutex_lock(&c->state);
         c->stop = true;
-        pthread_cond_signal(&c->wake);
+        pthread_cond_broadcast(&c->wake);
         pthread_mutex_unlock(&c->state);
-        pthread_join(c->thread, NULL);
+        for (int i = 0; i < c->running; i++) pthread_join(c->thread[i], NULL);
         kv_control_begin(c);
+        record_gates(c);
         kv_control_record_pending(c);
         pthread_mutex_unlock(&c->work);
     }
     for (int k = 0; k < KV_POLICY_KINDS; k++) kv_policy_free(c->script[k]);
     for (int32_t i = 0; i < c->n_rollouts; i++) free(c->rollout[i]);
     free(c->kept);
+    free(c->failed);
     kv_gates_destroy(c->gates);
     kv_samples_close(c->samples_kept);
     kv_intent_close(c->intent);
     pthread_mutex_destroy(&c->work);
+    pthread_mutex_destroy(&c->evidence);
     pthread_mutex_destroy(&c->state);
     pthread_mutex_destroy(&c->admission);
     pthread_cond_destroy(&c->wake);

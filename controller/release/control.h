@@ -1,8 +1,8 @@
 /* control.h — the control thread: engine, release machine, gates, policies and store tied together.
  *
- * A thread ticks every tick_ms: it drains measurements, evaluates gates, asks the release policy, commits and moves. Operators' verbs run in the
- * caller's thread under the same mutex, so they are serialised with ticks. Rollback is apart: it latches the engine first, writes the intent,
- * and only then takes a lock. Readers copy snapshots; nobody else sees the state. Everything here may be called from any thread but the decode thread. */
+ * Two threads tick every tick_ms: one drains measurements, evaluates gates and falls back, and waits for no disk before it has fenced; the other
+ * records, asks the release policy, commits and moves forward. Operators' verbs run in the caller's thread under the second one's mutex. Rollback and
+ * abort are apart: they latch the engine first, write the intent, and only then take a lock. Readers copy snapshots; nobody else sees the state. Everything here may be called from any thread but the decode thread. */
 #ifndef KV_CONTROL_H
 #define KV_CONTROL_H
 
@@ -67,7 +67,7 @@ struct kv_control;
 enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store *store, const struct kv_control_config *c,
                                  struct kv_control **out, struct kv_error *err);
 void kv_control_destroy(struct kv_control *c); /* before the engine and the store */
-void kv_control_tick(struct kv_control *c);
+void kv_control_tick(struct kv_control *c); /* both, once */
 
 /* --- assignment: once per request, before kv_engine_submit. */
 struct kv_assignment {

@@ -12,8 +12,10 @@ static void tell_gates(struct kv_gates *g, const struct kv_drill_result *d)
 void kv_control_recall_drills(struct kv_control *c, const uint8_t manifest[32])
 {
     struct kv_drill_result d[KV_DRILLS];
-    if (c->gates && kv_store_load_drills(c->store, manifest, d, NULL) == KV_OK)
-        for (int i = 0; i < KV_DRILLS; i++) tell_gates(c->gates, &d[i]);
+    if (!c->gates || kv_store_load_drills(c->store, manifest, d, NULL) != KV_OK) return;
+    pthread_mutex_lock(&c->evidence);
+    for (int i = 0; i < KV_DRILLS; i++) tell_gates(c->gates, &d[i]);
+    pthread_mutex_unlock(&c->evidence);
 }
 
 /* The rollout meant by an id, 0 the live one or else the newest; a copy. */
@@ -59,7 +61,9 @@ static enum kv_status run(struct kv_control *c, const struct kv_rollout *r, enum
     pthread_mutex_lock(&c->state);
     bool live = c->live && !memcmp(c->live->r.manifest.digest, r->manifest.digest, 32);
     pthread_mutex_unlock(&c->state);
+    pthread_mutex_lock(&c->evidence);
     if (live && c->gates) tell_gates(c->gates, out);
+    pthread_mutex_unlock(&c->evidence);
     kv_control_note(c, KV_EVENT_ROLLOUT, r->id, "drill %s %s: %.100s", kv_drill_name(k), kv_drill_passed(out) ? "passed" : "failed", out->detail);
     kv_control_end(c);
     return KV_OK;

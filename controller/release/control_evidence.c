@@ -22,7 +22,7 @@ bool kv_control_quality_wanted(struct kv_control *c, struct kv_quality_task *out
 
 void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, double baseline, double candidate)
 {
-    kv_control_begin(c);
+    pthread_mutex_lock(&c->evidence);
     pthread_mutex_lock(&c->state);
     bool live = c->live && c->live->r.id == t->rollout && c->installed.epoch == t->epoch;
     enum kv_stage stage = live ? c->live->r.stage : KV_STAGE_OFF;
@@ -34,7 +34,7 @@ void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, d
                                      .kind = KV_SAMPLE_QUALITY, .arm = KV_ARM_CANDIDATE, .stage = (uint8_t)stage};
         kv_samples_add(c->samples_kept, &r);
     }
-    kv_control_end(c);
+    pthread_mutex_unlock(&c->evidence);
 }
 
 /* ---------------------------------------------------------------- samples on disk */
@@ -42,9 +42,23 @@ void kv_control_quality(struct kv_control *c, const struct kv_quality_task *t, d
 void kv_control_keep_samples(struct kv_control *c, uint64_t rollout)
 {
     struct kv_error err;
-    kv_samples_close(c->samples_kept);
-    c->samples_kept = NULL;
-    if (kv_samples_open(kv_store_dir(c->store), rollout, &c->samples_kept, &err) != KV_OK) kv_control_note(c, KV_EVENT_LOG, rollout, "samples are not kept: %.150s", err.message);
+    struct kv_samples *before, *now = NULL;
+    if (kv_samples_open(kv_store_dir(c->store), rollout, &now, &err) != KV_OK) kv_control_note(c, KV_EVENT_LOG, rollout, "samples are not kept: %.150s", err.message);
+    pthread_mutex_lock(&c->evidence);
+    before = c->samples_kept;
+    c->samples_kept = now;
+    pthread_mutex_unlock(&c->evidence);
+    kv_samples_close(before);
+    c->loss_told = false;
+}
+
+void kv_control_write_samples(struct kv_control *c)
+{
+    kv_samples_flush(c->samples_kept);
+    if (!c->loss_told && kv_samples_lost(c->samples_kept)) {
+        c->loss_told = true;
+        kv_control_note(c, KV_EVENT_LOG, 0, "samples are being lost: the state folder cannot be written");
+    }
 }
 
 void kv_control_keep_sample(struct kv_control *c, const struct kv_sample *s, enum kv_arm arm, enum kv_stage stage, uint64_t epoch)
@@ -107,7 +121,9 @@ enum kv_status kv_control_dry_run(struct kv_control *c, uint64_t rollout, struct
     pthread_mutex_unlock(&c->state);
     bool all = !live || !kv_samples_lost(c->samples_kept);
     /* What the live gates know besides samples — counters, the order of windows — the tried ones know too. */
+    pthread_mutex_lock(&c->evidence);
     st = live && c->gates ? kv_gates_like(c->gates, specs, n_specs, &g) : kv_gates_create(specs, n_specs, out->rollout, &g);
+    pthread_mutex_unlock(&c->evidence);
     kv_control_end(c);
     if (st != KV_OK) return free(r), kv_fail(err, KV_OUT_OF_MEMORY, "gates", "memory could not be had");
     for (first = n; first && r[first - 1].epoch == r[n - 1].epoch;) first--; /* the last step alone, as the gates themselves */

@@ -1,7 +1,8 @@
 /* control_internal.h — what control*.c share; nobody else includes it.
  *
- * Locks, in this order: work (a tick or a verb; held across store commits), then state (short; never held across I/O). A rollback takes
- * state alone, after it has fenced. */
+ * Two threads: one watches (measures, judges, falls back) and never waits for a disk before it has fenced; one records and moves forward.
+ * Locks, in this order: work (recording or a verb; held across store commits), evidence (gates and metrics), state (short). Neither of the last two is
+ * held across I/O. A rollback takes state alone, after it has fenced. */
 #ifndef KV_CONTROL_INTERNAL_H
 #define KV_CONTROL_INTERNAL_H
 
@@ -32,7 +33,7 @@ struct happened {
     char line[200];
 };
 
-struct live_metrics { /* work: written by the tick */
+struct live_metrics { /* evidence */
     double token_us[TOKEN_RING], ttft_us[TTFT_RING], stall_us[TTFT_RING];
     uint64_t tokens, ttfts, stalls;
     int64_t second_us;             /* monotonic; when the last history point was made */
@@ -46,17 +47,20 @@ struct kv_control {
     struct kv_control_config config;
 
     pthread_mutex_t work;
-    struct kv_gates *gates;        /* of the live rollout */
-    struct kv_samples *samples_kept; /* the same evidence on disk; NULL: it cannot be written */
     struct kv_script *script[KV_POLICY_KINDS];
     struct kv_fallback_table fallback;
     struct kv_gate_result recorded[KV_MAX_GATES];
     int64_t recorded_us, decided_us;
     char last_decision[64];
-    struct live_metrics metrics;
     struct happened happened[MAX_HAPPENED];
     int32_t n_happened;
     bool uninstall_due;            /* a candidate may still be installed though none is live */
+    bool loss_told;                /* of samples of this rollout */
+
+    pthread_mutex_t evidence;
+    struct kv_gates *gates;        /* of the live rollout */
+    struct kv_samples *samples_kept; /* the same evidence on disk; NULL: it cannot be written. Replaced under work as well */
+    struct live_metrics metrics;
 
     pthread_mutex_t admission;     /* the admission script has callers in many threads */
     struct kv_kept_admission *kept; /* admission: a ring of what it was asked */
@@ -66,6 +70,7 @@ struct kv_control {
     struct entry *rollout[MAX_ROLLOUTS];
     int32_t n_rollouts;
     struct entry *live;            /* NULL: none */
+    struct entry *failed;          /* as its gates were when they failed; to be recorded, then freed */
     int64_t step_started_us;       /* monotonic */
     uint64_t samples;              /* of the candidate in this step */
     uint64_t epoch, next_rollout;
@@ -85,8 +90,9 @@ struct kv_control {
     struct kv_history_point history[KV_HISTORY_POINTS];
     uint64_t n_history;
 
-    pthread_t thread;
-    bool running, stop;            /* state */
+    pthread_t thread[2];
+    int running;                   /* threads */
+    bool stop;                     /* state */
     pthread_cond_t wake;
 };
 
@@ -125,11 +131,12 @@ void kv_control_tend_policies(struct kv_control *c); /* work: a version that kee
 void kv_control_ask_release(struct kv_control *c);  /* work */
 void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and threshold to the engine */
 
-void kv_control_measure(struct kv_control *c);      /* work: drain samples into gates and metrics */
+void kv_control_measure(struct kv_control *c);      /* evidence: drain samples into gates and metrics */
 /* control_evidence.c; work. A rollout's samples go to its file; arm OUTSIDE is left out. */
 void kv_control_keep_samples(struct kv_control *c, uint64_t rollout);
 void kv_control_recall_drills(struct kv_control *c, const uint8_t manifest[32]); /* work: those of this manifest to its new gates */
-void kv_control_keep_sample(struct kv_control *c, const struct kv_sample *s, enum kv_arm arm, enum kv_stage stage, uint64_t epoch);
-void kv_control_show(struct kv_control *c);         /* work: refresh the snapshot */
+void kv_control_write_samples(struct kv_control *c); /* work */
+void kv_control_keep_sample(struct kv_control *c, const struct kv_sample *s, enum kv_arm arm, enum kv_stage stage, uint64_t epoch); /* evidence */
+void kv_control_show(struct kv_control *c);         /* refresh the snapshot; work may be held */
 
 #endif

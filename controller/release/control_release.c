@@ -31,14 +31,16 @@ void kv_control_begin_step(struct kv_control *c)
 {
     struct kv_engine_stats stats;
     c->port.stats(c->port.ctx, &stats);
-    if (c->gates) kv_gates_reset(c->gates, &stats);
     memset(c->recorded, 0, sizeof c->recorded);
     c->last_decision[0] = 0;
+    pthread_mutex_lock(&c->evidence);
+    if (c->gates) kv_gates_reset(c->gates, &stats);
     pthread_mutex_lock(&c->state);
     c->step_started_us = kv_control_monotonic(c);
     c->samples = 0;
     if (c->live && c->gates) c->live->n_gates = kv_gates_evaluate(c->gates, c->live->r.stage, c->live->gates);
     pthread_mutex_unlock(&c->state);
+    pthread_mutex_unlock(&c->evidence);
 }
 
 enum kv_status kv_control_install(struct kv_control *c, uint64_t epoch, struct kv_error *err)
@@ -169,7 +171,7 @@ void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const cha
         c->live = NULL;
         c->installed.candidate = 0;
     }
-    pthread_cond_signal(&c->wake);
+    pthread_cond_broadcast(&c->wake);
     pthread_mutex_unlock(&c->state);
     kv_control_at(c, KV_AT_ROLLBACK_MOVED);
     struct kv_rollback_answer answer;

@@ -98,8 +98,10 @@ static enum kv_status start(struct kv_control *c, const struct kv_manifest *m, c
         return st;
     }
     kv_control_at(c, KV_AT_CREATED);
+    pthread_mutex_lock(&c->evidence);
     kv_gates_destroy(c->gates);
     c->gates = gates;
+    pthread_mutex_unlock(&c->evidence);
     pthread_mutex_lock(&c->state);
     if (c->n_rollouts == MAX_ROLLOUTS) forget_oldest(c);
     c->rollout[c->n_rollouts++] = e;
@@ -280,12 +282,20 @@ enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *
     return st;
 }
 
+/* A rollback with a condition: it takes effect, like one, without waiting for what is being recorded. */
+static enum kv_status abort_rollout(struct kv_control *c, uint64_t rollout, uint64_t version, const char *reason, const char *actor, struct kv_error *err)
+{
+    struct kv_rollback_answer a;
+    enum kv_status st = check_verb(c, rollout, KV_VERB_abort, version, reason, actor, err);
+    return st == KV_OK ? kv_control_rollback(c, rollout, reason && *reason ? reason : "aborted", actor, &a, err) : st;
+}
+
 enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, double fraction, const char *reason,
                                const char *actor, uint64_t *created, struct kv_error *err)
 {
+    if (v == KV_VERB_abort) return abort_rollout(c, rollout, version, reason, actor, err);
     kv_control_begin(c);
     enum kv_status st = check_verb(c, rollout, v, version, reason, actor, err);
-    struct kv_rollback_answer a;
     if (st == KV_OK) switch (v) {
         case KV_VERB_pause:
         case KV_VERB_resume:
@@ -304,10 +314,6 @@ enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_v
             break;
         case KV_VERB_retry:
             st = retry(c, rollout, actor, created, err);
-            break;
-        case KV_VERB_abort:
-            kv_control_fall_back(c, KV_OPERATOR_ROLLBACK, reason && *reason ? reason : "aborted", actor, &a);
-            kv_control_record_pending(c);
             break;
         default:
             st = kv_fail(err, KV_UNSUPPORTED, kv_verb_name(v), "%s is no change of a rollout", kv_verb_name(v));

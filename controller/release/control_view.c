@@ -52,7 +52,6 @@ void kv_control_measure(struct kv_control *c)
     struct kv_sample batch[256];
     struct kv_engine_stats stats;
     enum kv_arm arm[256];
-    uint64_t lost = kv_samples_lost(c->samples_kept);
     for (int rounds = 0; rounds < 64; rounds++) { /* bounded: a busy engine must not hold up the tick */
         size_t n = c->port.samples(c->port.ctx, batch, 256);
         pthread_mutex_lock(&c->state);
@@ -76,8 +75,6 @@ void kv_control_measure(struct kv_control *c)
         kv_gates_counters(c->gates, &stats);
         kv_gates_now(c->gates, kv_control_realtime(c));
     }
-    kv_samples_flush(c->samples_kept);
-    if (!lost && kv_samples_lost(c->samples_kept)) kv_control_note(c, KV_EVENT_LOG, 0, "samples are being lost: the state folder cannot be written");
 }
 
 static int ascending(const void *a, const void *b)
@@ -155,6 +152,7 @@ static void show_rates(struct kv_control *c, struct kv_status_view *v, int64_t n
 
 void kv_control_show(struct kv_control *c)
 {
+    pthread_mutex_lock(&c->evidence);
     struct kv_status_view v = c->shown;
     if (!c->n_history) v.tokens_per_s = 0, v.tpot_p50_ms = v.tpot_p99_ms = v.ttft_p50_ms = v.stall_ms = NAN;
     struct kv_release_word w = c->port.word(c->port.ctx);
@@ -173,6 +171,7 @@ void kv_control_show(struct kv_control *c)
     if (now - c->metrics.second_us >= 1000000) show_rates(c, &v, now);
     c->shown = v;
     pthread_mutex_unlock(&c->state);
+    pthread_mutex_unlock(&c->evidence);
 }
 
 void kv_control_status(struct kv_control *c, struct kv_status_view *out)

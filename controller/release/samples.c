@@ -6,13 +6,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { BUFFERED = 256 };
 
 struct header {
     char magic[8];
@@ -24,9 +24,12 @@ static const char magic[8] = "KVSAMP01";
 
 struct kv_samples {
     int fd;
-    uint64_t rollout, written, lost;
+    uint64_t rollout, written;
+    _Atomic uint64_t lost;
+    pthread_mutex_t file, waiting; /* in this order; file is held while the disk is written, waiting never */
+    int filling;                   /* which of the two; the other one is written */
     int32_t n;
-    struct kv_sample_record buffer[BUFFERED];
+    struct kv_sample_record buffer[2][KV_SAMPLES_WAITING];
 };
 
 static void path_of(const char *dir, uint64_t rollout, char *out, size_t cap)
@@ -69,6 +72,8 @@ enum kv_status kv_samples_open(const char *dir, uint64_t rollout, struct kv_samp
     if (mkdir(path, 0700) && errno != EEXIST) return kv_fail(err, KV_IO_ERROR, path, "the folder of samples cannot be made: %s", strerror(errno));
     struct kv_samples *s = calloc(1, sizeof *s);
     if (!s) return kv_fail(err, KV_OUT_OF_MEMORY, "samples", "memory could not be had");
+    pthread_mutex_init(&s->file, NULL);
+    pthread_mutex_init(&s->waiting, NULL);
     path_of(dir, rollout, path, sizeof path);
     s->rollout = rollout;
     s->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -86,29 +91,37 @@ enum kv_status kv_samples_open(const char *dir, uint64_t rollout, struct kv_samp
 void kv_samples_add(struct kv_samples *s, const struct kv_sample_record *r)
 {
     if (!s) return;
-    if (s->n == BUFFERED) kv_samples_flush(s);
-    s->buffer[s->n++] = *r;
+    pthread_mutex_lock(&s->waiting);
+    if (s->n < KV_SAMPLES_WAITING) s->buffer[s->filling][s->n++] = *r;
+    else s->lost++;
+    pthread_mutex_unlock(&s->waiting);
 }
 
 /* Records first, then the header that counts them: after a crash the file says no more than it holds. */
 void kv_samples_flush(struct kv_samples *s)
 {
-    if (!s || !s->n) return;
-    int32_t done = 0;
-    while (done < s->n) {
+    if (!s) return;
+    pthread_mutex_lock(&s->file);
+    pthread_mutex_lock(&s->waiting);
+    const struct kv_sample_record *buffer = s->buffer[s->filling];
+    int32_t done = 0, n = s->n;
+    s->filling = !s->filling;
+    s->n = 0;
+    pthread_mutex_unlock(&s->waiting);
+    while (done < n) {
         uint64_t at = (s->written + (uint64_t)done) % KV_SAMPLES_KEPT;
-        size_t run = (size_t)(s->n - done), room = (size_t)(KV_SAMPLES_KEPT - at);
+        size_t run = (size_t)(n - done), room = (size_t)(KV_SAMPLES_KEPT - at);
         if (run > room) run = room;
-        size_t bytes = run * sizeof *s->buffer;
-        if (pwrite(s->fd, s->buffer + done, bytes, (off_t)((at + 1) * sizeof *s->buffer)) != (ssize_t)bytes) break;
+        size_t bytes = run * sizeof *buffer;
+        if (pwrite(s->fd, buffer + done, bytes, (off_t)((at + 1) * sizeof *buffer)) != (ssize_t)bytes) break;
         done += (int32_t)run;
     }
     struct header h = {.rollout = s->rollout, .written = s->written + (uint64_t)done};
     memcpy(h.magic, magic, sizeof magic);
-    if (pwrite(s->fd, &h, sizeof h, 0) == (ssize_t)sizeof h) s->written = h.written;
+    if (n && pwrite(s->fd, &h, sizeof h, 0) == (ssize_t)sizeof h) s->written = h.written;
     else done = 0;
-    s->lost += (uint64_t)(s->n - done);
-    s->n = 0;
+    s->lost += (uint64_t)(n - done);
+    pthread_mutex_unlock(&s->file);
 }
 
 uint64_t kv_samples_lost(const struct kv_samples *s)
@@ -121,6 +134,8 @@ void kv_samples_close(struct kv_samples *s)
     if (!s) return;
     kv_samples_flush(s);
     close(s->fd);
+    pthread_mutex_destroy(&s->file);
+    pthread_mutex_destroy(&s->waiting);
     free(s);
 }
 

@@ -1,7 +1,7 @@
 /* samples.h — the measurements a rollout's gates were judged by, kept in one bounded file a rollout: DIR/samples/r_000003.
  *
  * A ring of records of 64 bytes after a header of the same size; the oldest give way, and so do the files of rollouts before the last 16. Evidence to look
- * at, not a record that anything rests on: a write that fails is counted and nothing waits for it. One owner at a time (control*.c under its mutex). */
+ * at, not a record that anything rests on: a write that fails is counted, and who adds never waits for the disk. Any thread may add, flush and ask. */
 #ifndef KV_SAMPLES_H
 #define KV_SAMPLES_H
 
@@ -29,6 +29,7 @@ _Static_assert(sizeof(struct kv_sample_record) == 64, "records are found by thei
 struct kv_samples;
 /* Goes on where the rollout's file ended, or begins it and drops the oldest files. */
 enum kv_status kv_samples_open(const char *dir, uint64_t rollout, struct kv_samples **out, struct kv_error *err);
+#define KV_SAMPLES_WAITING 16384 /* between two flushes; what comes beyond is lost */
 void kv_samples_add(struct kv_samples *s, const struct kv_sample_record *r); /* NULL: nothing happens */
 void kv_samples_flush(struct kv_samples *s);
 uint64_t kv_samples_lost(const struct kv_samples *s); /* since it was opened: could not be written */

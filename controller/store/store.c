@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, SETTLE_MS = 5000, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000 };
+enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, SETTLE_MS = 5000, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000, STALLED_US = 3000000 };
 
 int64_t kv_store_now_us(int clock)
 {
@@ -236,6 +236,7 @@ static bool write_group(struct kv_store *s)
     if (alone) sqlite3_exec(s->db, "PRAGMA foreign_keys = OFF", NULL, NULL, NULL);
     if (!nd && !no && !ops) return true;
     int64_t start = kv_store_now_us(CLOCK_MONOTONIC);
+    atomic_store(&s->group_since_us, start);
     s->n_group = 0;
     s->chain = s->committed;
     struct kv_error err = {0};
@@ -261,6 +262,7 @@ static bool write_group(struct kv_store *s)
     if (alone) sqlite3_exec(s->db, "PRAGMA foreign_keys = ON", NULL, NULL, NULL);
     finish_ops(s, ops, st, &err);
     if (st == KV_OK) checkpoint(s);
+    atomic_store(&s->group_since_us, 0);
     return st == KV_OK;
 }
 
@@ -431,6 +433,8 @@ void kv_store_health(struct kv_store *s, struct kv_store_health *out)
     out->last_commit_us = atomic_load(&s->last_commit_us);
     out->failing_since_us = atomic_load(&s->failing_since_us);
     out->reason = out->failing_since_us ? (enum kv_status)atomic_load(&s->failing_reason) : KV_OK;
+    int64_t group = atomic_load(&s->group_since_us); /* a disk that hangs fails no call: nothing returns from it */
+    if (!out->failing_since_us && group && kv_store_now_us(CLOCK_MONOTONIC) - group > STALLED_US) out->failing_since_us = group, out->reason = KV_STORE_UNAVAILABLE;
     out->ok = !out->failing_since_us && ring_length(&s->decode) * 2 < s->decode.capacity && ring_length(&s->others) * 2 < s->others.capacity;
     char path[1024];
     struct stat st;

@@ -36,7 +36,7 @@ bool kv_store_post(struct kv_store *s, const struct kv_receipt *r); /* any other
 bool kv_store_post_settled(struct kv_store *s, const struct kv_receipt *r, int32_t wait_ms);
 
 struct kv_store_health {
-    bool ok;                  /* the last commit succeeded and the queue is below half */
+    bool ok;                  /* the last commit succeeded, none has been in work for three seconds, and the queue is below half */
     int64_t failing_since_us; /* CLOCK_MONOTONIC; 0: not failing */
     enum kv_status reason;
     uint64_t receipts, queued, refused, bytes, commits; /* refused: emits answered false */

@@ -58,7 +58,7 @@ struct kv_store {
     bool running;
     _Atomic bool stop, turned_away; /* turned_away: the decode thread's last receipt found its queue full, and waits in the engine */
     _Atomic uint64_t refused, commits;
-    _Atomic int64_t failing_since_us, last_commit_us;
+    _Atomic int64_t failing_since_us, last_commit_us, group_since_us; /* group_since_us: when the group in work was begun; 0: none */
     _Atomic int failing_reason;
 
     pthread_mutex_t op_mutex;

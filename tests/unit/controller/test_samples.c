@@ -32,7 +32,10 @@ static void write_samples(uint64_t rollout, uint64_t from, uint64_t n)
 {
     struct kv_samples *s;
     ck_assert_int_eq(kv_samples_open(dir, rollout, &s, NULL), KV_OK);
-    for (uint64_t i = from; i < from + n; i++) kv_samples_add(s, &(struct kv_sample_record){.request = i, .a = (double)i});
+    for (uint64_t i = from; i < from + n; i++) {
+        kv_samples_add(s, &(struct kv_sample_record){.request = i, .a = (double)i});
+        if ((i - from) % 300 == 299) kv_samples_flush(s);
+    }
     kv_samples_close(s);
 }
 
