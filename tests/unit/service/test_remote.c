@@ -349,6 +349,7 @@ START_TEST(dropping_goes_before_what_waits_to_be_sent)
     void *dropped;
     store.holds_puts = true;
     remote_crowd_out(e, r);
+    while (store.puts == 0) usleep(200);
     uint64_t waiting = remote_tier(e).transfers_in_flight;
     ck_assert_uint_ge(waiting, HISTORY / 64 - 1); /* one is being sent */
     ck_assert_int_eq(pthread_create(&other, NULL, drop_s, e), 0);
