@@ -234,9 +234,9 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
 
 /* ---------------------------------------------------------------- stop */
 
+/* Whoever stops a daemon under traffic may still have to roll it back: routes and signals are heard until nothing is live. */
 static void stop(struct daemon *d)
 {
-/* Whoever stops a daemon under traffic may still have to roll it back: routes and signals are heard until nothing is live. */
     struct kv_app *app = &d->app;
     app->draining = true;
     d->stopping = true;
@@ -250,13 +250,13 @@ static void stop(struct daemon *d)
         const struct timespec moment = {0, 5000000};
         for (int i = 0; i < 400 && app->inferring > 0; i++) nanosleep(&moment, NULL);
     }
-    kv_http_stop(app->http); /* no request reaches the control thread any more; it still asks who the users are */
-    if (app->control) kv_control_destroy(app->control);
     if (d->hears) {
         d->deaf = true;
         pthread_kill(d->hearing, SIGUSR1);
         pthread_join(d->hearing, NULL);
     }
+    kv_http_stop(app->http); /* no request reaches the control thread any more; it still asks who the users are */
+    if (app->control) kv_control_destroy(app->control);
     kv_http_destroy(app->http);
     if (app->engine) kv_engine_destroy(app->engine);
     kv_extent_client_destroy(app->remote);
@@ -298,9 +298,9 @@ static void reload(struct daemon *d)
         free(source);
     }
     d->app.default_max_tokens = (int)fresh.default_max_tokens;
+    d->config.drain_timeout_ms = fresh.drain_timeout_ms;
     kv_events_log_level(kv_events_level_from_name(fresh.log_level));
     kv_events_log(KV_LOG_INFO, "the configuration was reloaded");
-    d->config.drain_timeout_ms = fresh.drain_timeout_ms;
     kv_config_free(&fresh);
 }
 
@@ -329,9 +329,9 @@ static void block_signals(struct daemon *d)
 /* A thread of its own: a rollback waits neither for a reload nor for a drain. */
 static void *hear(void *arg)
 {
+    struct daemon *d = arg;
     for (;;) {
         int sig = 0;
-    struct daemon *d = arg;
         if (sigwait(&d->urgent, &sig)) continue;
         if (d->deaf) return NULL;
         if (sig == SIGUSR1) {
@@ -404,10 +404,10 @@ int main(int argc, char **argv)
         block_signals(d);
         curl_global_init(CURL_GLOBAL_DEFAULT); /* before a second thread uses it */
         st = start(d, &err);
+        if (!st) st = start_hearing(d, &err);
         if (!st && d->config.demo) st = kv_demo_start(&d->app, d->config.exit, &d->demo, &err);
         if (st) status = report(&err);
         else serve(d);
-        if (!st) st = start_hearing(d, &err);
         stop(d);
     }
     int demo_status = d->demo ? kv_demo_finish(d->demo) : EXIT_SUCCESS;
