@@ -1,8 +1,8 @@
 // console.test.mjs — what an operator does in the web console, done in a real browser against the real daemon.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { after, before, test } from 'node:test';
-import { Daemon, dialog, launch, live, notes, open, until, wrongs } from './harness.mjs';
+import { test } from 'node:test';
+import { browser, Daemon, daemon, dialog, live, notes, open, opening, until, wrongs } from './harness.mjs';
 
 // Sound when it is checked, with one gate; faulty on a rollout, which has several.
 const FAULTY = `return { api = 1, name = "faulty", release = function(stage, gates, history)
@@ -26,19 +26,7 @@ function clicker() {
 
 const stage = (page) => page.locator('.top .stage b');
 
-let daemon;
-let browser;
-
-before(async () => {
-  daemon = await Daemon.start();
-  browser = await launch();
-  await live(daemon);
-});
-
-after(async () => {
-  await browser?.close();
-  await daemon?.stop();
-});
+opening({}, () => live(daemon));
 
 test('a refused verb says why, a safe one reports what it did', async () => {
   const r = await live(daemon);

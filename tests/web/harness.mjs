@@ -1,9 +1,10 @@
 // harness.mjs — starts the real kvasird and a real browser for the tests; KVASIR_URL tests a daemon that already runs.
 import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
+import { after, before } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import axe from 'axe-core';
 import { chromium } from 'playwright-core';
@@ -121,10 +122,50 @@ export class Daemon {
     });
     return reply.json();
   }
+
+  /** So many completions of one token over eight connections, each asked without waiting for the answer before it. */
+  async completeMany(n, session) {
+    const body = JSON.stringify({ model: 'kvasir-demo', prompt: 'a', max_tokens: 1, kvasir: { contract: 'exact', session } });
+    const ask = `POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: ${body.length}\r\n\r\n${body}`;
+    const some = Math.ceil(n / 8);
+    const over = (done, fail) => {
+      let head = '';
+      let answers = 0;
+      const s = connect(Number(new URL(this.url).port), '127.0.0.1', () => s.write(ask.repeat(some)));
+      s.setEncoding('latin1').on('error', fail).on('close', () => fail(new Error(`closed after ${answers} answers`)));
+      s.on('data', (text) => {
+        const lines = (head + text).split('HTTP/1.1 200');
+        head = lines.at(-1).slice(-11);
+        answers += lines.length - 1;
+        if (answers < some) return;
+        done();
+        s.destroy();
+      });
+    };
+    await Promise.all(Array.from({ length: 8 }, () => new Promise(over)));
+  }
 }
 
 export const launch = () =>
   chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+
+/** What the tests of one file share, there once `opening` has prepared it. */
+export let daemon;
+export let browser;
+
+/** Starts both before a file's tests and ends them after; `first` prepares the daemon. */
+export function opening(options, first) {
+  before(async () => {
+    const started = await Promise.allSettled([Daemon.start(options), launch()]);
+    [daemon, browser] = started.map((x) => x.value);
+    for (const x of started) if (x.reason) throw x.reason;
+    await first?.();
+  });
+  after(async () => {
+    await browser?.close();
+    await daemon?.stop();
+  });
+}
 
 /** A page of its own that remembers every complaint of the browser in `page.complaints`; `live`: wait until the stream brings news; `routes`: answers
  *  by address instead of the daemon's, `events` that of the stream; `token`: as if it had been typed. */

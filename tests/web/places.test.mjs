@@ -1,24 +1,12 @@
 // places.test.mjs — what the web console shows: every place, in both looks, on a phone, from keys, as news arrive.
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
-import { Daemon, dialog, launch, live, open, spilt, until, visit, wrongs } from './harness.mjs';
+import { test } from 'node:test';
+import { browser, daemon, dialog, live, open, opening, spilt, until, visit, wrongs } from './harness.mjs';
 
 const LIMIT_BYTES = 350 * 1024;
 const FIRST_PAINT_MS = 1000;
 
-let daemon;
-let browser;
-
-before(async () => {
-  daemon = await Daemon.start();
-  browser = await launch();
-  await live(daemon);
-});
-
-after(async () => {
-  await browser?.close();
-  await daemon?.stop();
-});
+opening({}, () => live(daemon));
 
 test('the page is small, paints at once and breaks no content policy', async () => {
   for (const f of ['', 'icon.svg', 'app.js', 'app.css', 'editor.js']) {
@@ -39,14 +27,16 @@ test('the page is small, paints at once and breaks no content policy', async () 
       .reduce((a, r) => a + r.encodedBodySize, 0),
   );
   assert.ok(bytes > 10000 && bytes < LIMIT_BYTES, `${bytes} bytes over the wire`);
-  // The best of three, each with an empty cache: what the page needs, not what else the machine does.
-  const paints = [];
-  for (let i = 0; i < 3 && !(Math.min(...paints) < FIRST_PAINT_MS); i++) {
-    const fresh = await open(browser, `${daemon.url}/`);
-    paints.push(await fresh.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0].startTime));
-    await fresh.context().close();
-  }
-  assert.ok(Math.min(...paints) < FIRST_PAINT_MS, `first paint after ${paints} ms`);
+  // By the processor time of the page's own thread, with an empty cache: what the page needs, not what else the machine does.
+  const fresh = await open(browser, 'about:blank', { live: false });
+  const client = await fresh.context().newCDPSession(fresh);
+  await client.send('Performance.enable', { timeDomain: 'threadTicks' });
+  await fresh.goto(`${daemon.url}/`);
+  await fresh.waitForFunction(() => performance.getEntriesByName('first-contentful-paint').length);
+  const { metrics } = await client.send('Performance.getMetrics');
+  const worked = metrics.find((m) => m.name === 'TaskDuration').value * 1000;
+  assert.ok(worked > 0 && worked < FIRST_PAINT_MS, `painted after ${worked} ms of work`);
+  await fresh.context().close();
   assert.deepEqual(page.complaints, []);
   await page.context().close();
 });
@@ -214,16 +204,7 @@ test('keys alone: places, palette, help, and a dialog that keeps and returns the
 
 test('ten thousand receipts: the newest show, older ones are one click away, and the graph of reasons is clicked through', async () => {
   const last = async () => (await daemon.api('receipts?limit=1')).receipts[0].id;
-  const ask = async (n) => {
-    const reply = await fetch(`${daemon.url}/v1/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ model: 'kvasir-demo', prompt: 'a', max_tokens: 1, kvasir: { contract: 'exact', session: `many-${n % 50}` } }),
-    });
-    await reply.arrayBuffer();
-  };
-  for (let n = 0; (await last()) < 10000; n += 200)
-    await Promise.all(Array.from({ length: 8 }, async (_, k) => { for (let i = 0; i < 25; i++) await ask(n + k * 25 + i); }));
+  for (let missing; (missing = 10000 - (await last())) > 0; ) await daemon.completeMany(missing / 2, 'many'); // each leaves two
   const page = await open(browser, `${daemon.url}/#/receipts`);
   await page.locator('main tbody tr').nth(49).waitFor();
   assert.ok((await page.locator('main tbody tr').count()) <= 100, 'a page of rows, not all of them');

@@ -1,22 +1,13 @@
 // soak.test.mjs — views switched again and again under traffic: memory, elements, listeners and streams stay where they were. KVASIR_SOAK_S makes it longer.
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
-import { Daemon, launch, open, visit } from './harness.mjs';
+import { test } from 'node:test';
+import { browser, daemon, open, opening, visit } from './harness.mjs';
 
 const SECONDS = Number(process.env.KVASIR_SOAK_S ?? 2);
 const PLACES = ['', 'rollouts', 'receipts', 'failures', 'policies/release', 'sessions', 'tiers', 'pipelines/quest', 'credits', 'audit', 'log', 'help'];
 const WARM_ROUNDS = 2;
 
-let daemon;
-let browser;
-before(async () => {
-  daemon = await Daemon.start();
-  browser = await launch();
-});
-after(async () => {
-  await browser?.close();
-  await daemon?.stop();
-});
+opening();
 
 test('nothing grows while views are switched under traffic', async () => {
   await daemon.api('rollouts', { name: 'soak', pipeline: 'quest', params: {}, contract: 'approximate' });

@@ -4,27 +4,17 @@ import { createHash } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, test } from 'node:test';
-import { Daemon, dialog, launch, notes, open, until, wrongs } from './harness.mjs';
+import { after, test } from 'node:test';
+import { browser, Daemon, daemon, dialog, notes, open, opening, until, wrongs } from './harness.mjs';
 
 // Leaves every move to the operator.
 const HOLDS = 'return { api = 1, name = "holds", release = function() return { action = "HOLD", reason = "by hand" } end }\n';
 const LONG = 'The river ran over the stones and under the bridge. '.repeat(30);
 
-let daemon;
-let browser;
-let disk;
+const disk = mkdtempSync(join(tmpdir(), 'kvasir-web-disk-'));
 
-before(async () => {
-  disk = mkdtempSync(join(tmpdir(), 'kvasir-web-disk-'));
-  daemon = await Daemon.start({ config: { tiers: { disk: { path: disk, capacity_bytes: '64MiB', reserve_bytes: 0 } } } });
-  browser = await launch();
-});
-after(async () => {
-  await browser?.close();
-  await daemon?.stop();
-  rmSync(disk, { recursive: true, force: true });
-});
+opening({ config: { tiers: { disk: { path: disk, capacity_bytes: '64MiB', reserve_bytes: 0 } } } });
+after(() => rmSync(disk, { recursive: true, force: true }));
 
 test('what is kept of a session is pinned, let go and dropped', async () => {
   const reply = await fetch(`${daemon.url}/v1/completions`, {
