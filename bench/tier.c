@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLAB = 256 << 10, SLABS = 512, PASSES = 7, EXTENT = 1 << 20, GROUP = 8, CHUNKS = 20000, OPERATIONS = 200000 };
+enum { SLAB = 256 << 10, SLABS = 512, PASSES = 7, CHUNKS = 20000, OPERATIONS = 200000 };
 
 static void check(enum kv_status s, const char *what)
 {
@@ -152,7 +152,7 @@ static void staged_open(struct staged *s, int layers)
     int blocks = SLABS / layers;
     s->slab = kv_slab_bytes(KV_F16, 8, 128);
     s->p = kv_placement_find("layerwise");
-    struct kv_placement_config pc = {layers, 8, 128, KV_F16, 2 * s->slab * (size_t)blocks, 0, 0};
+    struct kv_placement_config pc = {.n_layers = layers, .n_kv_heads = 8, .d_head = 128, .row_type = KV_F16, .device_bytes = 2 * s->slab * (size_t)blocks};
     check(kv_arena_create(s->slab, s->slab * SLABS, &s->host), "arena");
     check(kv_cache_init(&s->c, layers, 8, 128, KV_F16, blocks * KV_BLOCK_ROWS), "cache");
     check(kv_cache_reserve(&s->c, s->host, blocks * KV_BLOCK_ROWS), "reserve");
@@ -223,19 +223,20 @@ static void hiding(void)
 
 static double cipher_rate(bool open)
 {
-    uint8_t *a = filled(EXTENT), *b = filled(EXTENT + 16), key[32] = {1}, nonce[12] = {0};
+    enum { SEALED = 1 << 20 };
+    uint8_t *a = filled(SEALED), *b = filled(SEALED + 16), key[32] = {1}, nonce[12] = {0};
     gnutls_aead_cipher_hd_t h;
     gnutls_datum_t k = {key, sizeof key};
     double us[PASSES];
     if (gnutls_aead_cipher_init(&h, GNUTLS_CIPHER_AES_256_GCM, &k)) check(KV_INTERNAL, "cipher");
     for (int p = 0; p < PASSES; p++) {
-        size_t n = EXTENT + 16;
-        if (gnutls_aead_cipher_encrypt(h, nonce, sizeof nonce, NULL, 0, 16, a, EXTENT, b, &n)) check(KV_INTERNAL, "encrypt");
+        size_t n = SEALED + 16;
+        if (gnutls_aead_cipher_encrypt(h, nonce, sizeof nonce, NULL, 0, 16, a, SEALED, b, &n)) check(KV_INTERNAL, "encrypt");
         double start = cpu_us();
         for (int i = 0; i < 8; i++) {
-            n = open ? EXTENT : EXTENT + 16;
-            int e = open ? gnutls_aead_cipher_decrypt(h, nonce, sizeof nonce, NULL, 0, 16, b, EXTENT + 16, a, &n)
-                         : gnutls_aead_cipher_encrypt(h, nonce, sizeof nonce, NULL, 0, 16, a, EXTENT, b, &n);
+            n = open ? SEALED : SEALED + 16;
+            int e = open ? gnutls_aead_cipher_decrypt(h, nonce, sizeof nonce, NULL, 0, 16, b, SEALED + 16, a, &n)
+                         : gnutls_aead_cipher_encrypt(h, nonce, sizeof nonce, NULL, 0, 16, a, SEALED, b, &n);
             if (e) check(KV_INTERNAL, "cipher");
         }
         us[p] = cpu_us() - start;
@@ -243,56 +244,55 @@ static double cipher_rate(bool open)
     gnutls_aead_cipher_deinit(h);
     free(a);
     free(b);
-    return best_rate(us, PASSES, 8.0 * EXTENT);
+    return best_rate(us, PASSES, 8.0 * SEALED);
 }
 
 /* ---- plain files, which say what the device gives without cipher, identities or recovery, and the tier, piece for piece the same */
 
-enum { PIECES = 64, DISK_PASSES = 7, LANES = KV_DISK_THREADS };
+enum { MOVED = 64 << 20, WINDOW = 8 << 20, LEAST = 256 << 10, DISK_PASSES = 7, LANES = KV_DISK_THREADS };
 
 struct movement {
-    const char *name;
-    bool tier, write;
-    int group; /* pieces side by side; written ones are synced together */
-    int flags;
+    bool write;
+    size_t extent;
+    int group; /* extents side by side; written ones are synced together */
 };
-/* In threes: what the tier does after what plain files do, so that a busy moment meets both. */
+/* Extents alone and by the window that a turn is saved in. */
 static const struct movement movements[] = {
-    {"plain-write-1MiB/cached", false, true, 1, 0}, {"plain-write-1MiB/direct", false, true, 1, O_DIRECT}, {"write-1MiB", true, true, 1, 0},
-    {"plain-write-8x1MiB/cached", false, true, GROUP, 0}, {"plain-write-8x1MiB/direct", false, true, GROUP, O_DIRECT}, {"write-8x1MiB", true, true, GROUP, 0},
-    {"plain-read-1MiB/cached", false, false, 1, 0}, {"plain-read-1MiB/direct", false, false, 1, O_DIRECT}, {"read-1MiB", true, false, 1, 0},
-    {"plain-read-8x1MiB/cached", false, false, GROUP, 0}, {"plain-read-8x1MiB/direct", false, false, GROUP, O_DIRECT}, {"read-8x1MiB", true, false, GROUP, 0},
+    {true, 256 << 10, 1}, {true, 256 << 10, 32}, {true, 1 << 20, 1}, {true, 1 << 20, 8}, {true, 4 << 20, 1}, {true, 4 << 20, 2},
+    {false, 256 << 10, 1}, {false, 256 << 10, 32}, {false, 1 << 20, 1}, {false, 1 << 20, 8}, {false, 4 << 20, 1}, {false, 4 << 20, 2},
 };
-enum { MOVEMENTS = sizeof movements / sizeof *movements };
+enum { MOVEMENTS = sizeof movements / sizeof *movements, CACHED = 0, DIRECT, TIER, WAYS };
 
 struct disk_bench {
     char folder[64], plain[80];
     struct kv_lanes *lanes;
     struct kv_tier disk;
-    uint8_t *text[GROUP];
-    struct kv_chunk_identity id[PIECES];
-    struct kv_block b[PIECES]; /* allocation 0: none */
+    uint8_t *text; /* a window */
+    struct kv_chunk_identity id[MOVED / LEAST];
+    struct kv_block b[MOVED / LEAST]; /* allocation 0: none */
     /* Of a plain file. */
     const struct movement *m;
-    int fd, first;
+    int fd;
+    off_t at;
 };
 
 static void plain_piece(void *ctx, int32_t i)
 {
     struct disk_bench *x = ctx;
-    off_t at = (off_t)(x->first + i) * EXTENT;
-    if ((x->m->write ? pwrite(x->fd, x->text[i], EXTENT, at) : pread(x->fd, x->text[i], EXTENT, at)) != EXTENT) check(KV_IO_ERROR, x->plain);
+    size_t n = x->m->extent;
+    off_t at = x->at + (off_t)i * (off_t)n;
+    if ((x->m->write ? pwrite(x->fd, x->text + (size_t)i * n, n, at) : pread(x->fd, x->text + (size_t)i * n, n, at)) != (ssize_t)n) check(KV_IO_ERROR, x->plain);
 }
 
 /* The file is preallocated; what is read comes from the device. */
-static double plain(struct disk_bench *x, const struct movement *m)
+static double plain(struct disk_bench *x, const struct movement *m, int flags)
 {
     x->m = m;
-    x->fd = open(x->plain, O_RDWR | O_CREAT | m->flags | (m->write ? O_TRUNC : 0), 0600);
-    if (x->fd < 0 || (m->write && posix_fallocate(x->fd, 0, (off_t)EXTENT * PIECES)) || fdatasync(x->fd)) check(KV_IO_ERROR, x->plain);
+    x->fd = open(x->plain, O_RDWR | O_CREAT | flags | (m->write ? O_TRUNC : 0), 0600);
+    if (x->fd < 0 || (m->write && posix_fallocate(x->fd, 0, MOVED)) || fdatasync(x->fd)) check(KV_IO_ERROR, x->plain);
     (void)posix_fadvise(x->fd, 0, 0, POSIX_FADV_DONTNEED);
     double start = kv_now_us();
-    for (x->first = 0; x->first < PIECES; x->first += m->group) {
+    for (x->at = 0; x->at < MOVED; x->at += m->group * (off_t)m->extent) {
         kv_lanes_run(x->lanes, m->group, plain_piece, x);
         if (m->write && fdatasync(x->fd)) check(KV_IO_ERROR, x->plain);
     }
@@ -304,7 +304,8 @@ static double plain(struct disk_bench *x, const struct movement *m)
 /* And the file system is done with what that freed, as it is before a plain file is timed. */
 static void release_all(struct disk_bench *x)
 {
-    for (int i = 0; i < PIECES; i++) x->disk.release(x->disk.ctx, x->b[i]);
+    for (int i = 0; i < MOVED / LEAST; i++) x->disk.release(x->disk.ctx, x->b[i]);
+    memset(x->b, 0, sizeof x->b);
     int fd = open(x->folder, O_RDONLY | O_DIRECTORY);
     if (fd < 0 || fsync(fd)) check(KV_IO_ERROR, x->folder);
     close(fd);
@@ -312,19 +313,29 @@ static void release_all(struct disk_bench *x)
 
 static double tier(struct disk_bench *x, const struct movement *m)
 {
-    void *dst[GROUP];
-    const void *payload[GROUP];
-    enum kv_status each[GROUP];
-    for (int i = 0; i < GROUP; i++) payload[i] = dst[i] = x->text[i];
-    if (m->write) release_all(x);
+    enum { MOST = WINDOW / LEAST };
+    void *dst[MOST];
+    const void *payload[MOST];
+    enum kv_status each[MOST];
+    for (int i = 0; i < m->group; i++) payload[i] = dst[i] = x->text + (size_t)i * m->extent;
     double start = kv_now_us();
-    for (int g = 0; g < PIECES; g += m->group) {
-        for (int i = g; m->write && i < g + m->group; i++) check(x->disk.reserve(x->disk.ctx, EXTENT, &x->id[i], &x->b[i]), "reserve");
-        if (m->write) check(x->disk.write_group(x->disk.ctx, m->group, x->b + g, x->id + g, payload, EXTENT), "write");
-        else x->disk.read_group(x->disk.ctx, m->group, x->b + g, x->id + g, dst, EXTENT, each);
+    for (int g = 0; g < (int)(MOVED / m->extent); g += m->group) {
+        for (int i = g; m->write && i < g + m->group; i++) check(x->disk.reserve(x->disk.ctx, m->extent, &x->id[i], &x->b[i]), "reserve");
+        if (m->write) check(x->disk.write_group(x->disk.ctx, m->group, x->b + g, x->id + g, payload, m->extent), "write");
+        else x->disk.read_group(x->disk.ctx, m->group, x->b + g, x->id + g, dst, m->extent, each);
         for (int i = 0; !m->write && i < m->group; i++) check(each[i], "read");
     }
     return kv_now_us() - start;
+}
+
+/* Of the extents' size, to be read: whatever was there before. */
+static double way(struct disk_bench *x, const struct movement *m, int w)
+{
+    if (w != TIER) return plain(x, m, w == DIRECT ? O_DIRECT : 0);
+    struct movement fill = {true, m->extent, WINDOW / (int)m->extent};
+    if (m->write || m->group == 1) release_all(x);
+    if (!m->write && m->group == 1) (void)tier(x, &fill);
+    return tier(x, m);
 }
 
 static void open_bench(struct disk_bench *x)
@@ -334,8 +345,8 @@ static void open_bench(struct disk_bench *x)
     if (!mkdtemp(x->folder)) check(KV_IO_ERROR, x->folder);
     snprintf(x->plain, sizeof x->plain, "%s/plain", x->folder);
     check(kv_lanes_create(LANES, &x->lanes), "lanes");
-    for (int i = 0; i < GROUP; i++) x->text[i] = filled(EXTENT);
-    for (int i = 0; i < PIECES; i++) x->id[i] = identity(i);
+    x->text = filled(WINDOW);
+    for (int i = 0; i < MOVED / LEAST; i++) x->id[i] = identity(i);
     struct kv_disk_config c = {.path = x->folder, .capacity_bytes = 4ull << 30, .key = {1}};
     if (kv_disk_open(&c, &x->disk, &err) != KV_OK) check(err.status, err.message);
 }
@@ -349,26 +360,36 @@ static void close_bench(struct disk_bench *x)
     unlink(x->plain);
     unlink(lock);
     rmdir(x->folder);
-    for (int i = 0; i < GROUP; i++) free(x->text[i]);
+    free(x->text);
     kv_lanes_destroy(x->lanes);
 }
 
+static void movement_line(const struct movement *m, int w, double value, double floor_value)
+{
+    char label[80], many[16] = "";
+    static const char *const after[WAYS] = {"/cached", "/direct", ""};
+    if (m->group > 1) snprintf(many, sizeof many, "%dx", m->group);
+    snprintf(label, sizeof label, "disk/%s%s-%s%d%s%s", w == TIER ? "" : "plain-", m->write ? "write" : "read", many, (int)(m->extent >> (m->extent < 1 << 20 ? 10 : 20)),
+             m->extent < 1 << 20 ? "KiB" : "MiB", after[w]);
+    line(label, value, "GB/s", floor_value);
+}
+
+/* What the tier does comes right after what plain files do, so that a busy moment meets both. */
 static void disk_tier(void)
 {
     static struct disk_bench x;
-    double us[MOVEMENTS][DISK_PASSES], rate[MOVEMENTS], seal = cipher_rate(false), unseal = cipher_rate(true);
+    double us[MOVEMENTS][WAYS][DISK_PASSES], seal = cipher_rate(false), unseal = cipher_rate(true);
     open_bench(&x);
     for (int p = 0; p < DISK_PASSES; p++)
-        for (int i = 0; i < MOVEMENTS; i++) us[i][p] = movements[i].tier ? tier(&x, &movements[i]) : plain(&x, &movements[i]);
+        for (int i = 0; i < MOVEMENTS; i++)
+            for (int w = 0; w < WAYS; w++) us[i][w][p] = way(&x, &movements[i], w);
     close_bench(&x);
     line("disk/seal", seal, "GB/s", 0);
     line("disk/unseal", unseal, "GB/s", 0);
     for (int i = 0; i < MOVEMENTS; i++) {
-        char label[64];
-        const struct movement *m = &movements[i];
-        snprintf(label, sizeof label, "disk/%s", m->name);
-        rate[i] = best_rate(us[i], DISK_PASSES, (double)EXTENT * PIECES);
-        line(label, rate[i], "GB/s", m->tier ? fmin(m->write ? seal : unseal, fmax(rate[i - 1], rate[i - 2])) : 0);
+        double rate[WAYS];
+        for (int w = 0; w < WAYS; w++) rate[w] = best_rate(us[i][w], DISK_PASSES, MOVED);
+        for (int w = 0; w < WAYS; w++) movement_line(&movements[i], w, rate[w], w == TIER ? fmin(movements[i].write ? seal : unseal, fmax(rate[CACHED], rate[DIRECT])) : 0);
     }
 }
 
