@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KV_BATCH_BLOCKS 8 /* blocks of selected rows that attention takes together at most */
+#define KV_BATCH_BLOCKS 4 /* blocks of selected rows that attention takes together at most */
 #define KV_BLOCK_ROWS 64 /* logical positions per block: the unit of attention state, of digests and of transfer */
 
 /* Values as in GGUF files. */
@@ -74,6 +74,10 @@ struct kv_attention {
     const uint64_t *support;      /* [n_q][n_blocks] row masks of the selected support, or NULL for all rows */
 };
 
+struct kv_pick { /* a block, which is not absent, for one query row */
+    int32_t query, block;
+};
+
 struct kv_kernels {
     const char *isa; /* "scalar", "avx2", "avx512" */
 
@@ -92,9 +96,9 @@ struct kv_kernels {
     void (*from_rows)(enum kv_type row_type, const void *x, int32_t n, float *out); /* stored row → fp32 */
     /* State of block b alone, overwriting out. */
     void (*attend_block)(const struct kv_attention *a, int32_t b, struct kv_states out);
-    /* States of block[0, n), n ≤ KV_BATCH_BLOCKS, each alone as attend_block makes it, for the first query row of a. block[n, n + ahead), as many
-     * at most, come next: their selected keys are asked of memory meanwhile. */
-    void (*attend_blocks)(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out);
+    /* States of pick[0, n), n ≤ KV_BATCH_BLOCKS, one query row each, as attend_block makes it. pick[n, n + ahead), as many at most, come next:
+     * their selected keys are asked of memory meanwhile. */
+    void (*attend_picks)(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out);
     /* into := fold(into, other), into being the left (lower) operand. */
     void (*fold)(int32_t n_q, int32_t d_head, struct kv_states into, struct kv_states other);
     /* out[n_q] rows at out_stride: u / l; zero where l = 0. */

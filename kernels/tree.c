@@ -71,8 +71,8 @@ static int64_t next_block(const struct kv_attention *a, int64_t b, int64_t end, 
     return b;
 }
 
-/* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. For one query row
- * attend_blocks does that. */
+/* Selected rows lie where no hardware prefetcher looks: those of the next block are asked for while this one computes. For query
+ * rows of their own attend_picks does that. */
 static void fetch(const struct kv_attention *a, int64_t b, uint64_t rows)
 {
     size_t row_bytes = kv_type_row_bytes(a->row_type, a->d_head);
@@ -108,41 +108,73 @@ static void attend_some(const struct kv_kernels *k, const struct kv_attention *a
         k->fold(a->n_q, a->d_head, depth > 2 ? state_at(scratch, a->n_q, a->d_head, depth - 2) : out, state_at(scratch, a->n_q, a->d_head, depth - 1));
 }
 
-static int32_t next_blocks(const struct kv_attention *a, int64_t *from, int64_t end, int32_t most, int32_t *block)
+/* Query rows one after the other, the blocks of each in order. */
+static int32_t next_picks(const struct kv_attention *a, struct kv_pick *at, int64_t first, int64_t end, struct kv_pick *pick)
 {
-    uint64_t rows;
     int32_t n = 0;
-    while (n < most && (*from = next_block(a, *from, end, &rows)) < end) block[n++] = (int32_t)(*from)++;
+    while (n < KV_BATCH_BLOCKS && at->query < a->n_q) {
+        const uint64_t *support = a->support + (size_t)at->query * (size_t)a->n_blocks;
+        int64_t b = at->block;
+        while (b < end && (!support[b] || !a->k[b] || !kv_visible_rows(a, at->query, (int32_t)b))) b++;
+        if (b < end) pick[n++] = (struct kv_pick){at->query, (int32_t)b}, at->block = (int32_t)b + 1;
+        else *at = (struct kv_pick){at->query + 1, (int32_t)first};
+    }
     return n;
 }
 
-/* The same for one query row, several blocks at a time: their states move into the scratch of the tree one by one. */
-static void attend_row(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch, float *batch)
+struct stack { /* of one query row, as in attend_some; slot 0 is its part of the answer */
+    struct kv_states bottom;
+    int32_t depth, before, join[64];
+};
+
+static struct kv_states slot(const struct kv_attention *a, const struct stack *t, float *scratch, int32_t s)
 {
-    struct kv_states state[KV_BATCH_BLOCKS];
-    int32_t depth = 0, join[64], block[2 * KV_BATCH_BLOCKS], before = 0;
-    for (int32_t j = 0; j < KV_BATCH_BLOCKS; j++) state[j] = state_at(batch, 1, a->d_head, j);
-    int32_t n = next_blocks(a, &first, end, KV_BATCH_BLOCKS, block);
-    if (!n) identity(a, out);
-    for (int32_t ahead; n; n = ahead) {
-        ahead = next_blocks(a, &first, end, KV_BATCH_BLOCKS, block + n);
-        k->attend_blocks(a, block, n, ahead, state);
-        for (int32_t j = 0; j < n; j++, depth++) {
-            if (depth) {
-                int32_t level = 64 - __builtin_clzll((uint64_t)(before ^ block[j]));
-                for (; depth > 1 && join[depth - 1] < level; depth--)
-                    k->fold(1, a->d_head, depth > 2 ? state_at(scratch, 1, a->d_head, depth - 2) : out, state_at(scratch, 1, a->d_head, depth - 1));
-                join[depth] = level;
-            }
-            struct kv_states to = depth ? state_at(scratch, 1, a->d_head, depth) : out;
-            *to.m = *state[j].m, *to.l = *state[j].l;
-            memcpy(to.u, state[j].u, (size_t)a->d_head * sizeof *to.u);
-            before = block[j];
-        }
-        memmove(block, block + n, (size_t)ahead * sizeof *block);
+    return s ? state_at(scratch, 1, a->d_head, s) : t->bottom;
+}
+
+static void fold_down(const struct kv_kernels *k, const struct kv_attention *a, struct stack *t, float *scratch, int32_t level)
+{
+    for (; t->depth > 1 && t->join[t->depth - 1] < level; t->depth--)
+        k->fold(1, a->d_head, slot(a, t, scratch, t->depth - 2), slot(a, t, scratch, t->depth - 1));
+}
+
+static void push(const struct kv_kernels *k, const struct kv_attention *a, struct stack *t, float *scratch, int32_t block, struct kv_states state)
+{
+    if (t->depth) {
+        int32_t level = 64 - __builtin_clzll((uint64_t)(t->before ^ block));
+        fold_down(k, a, t, scratch, level);
+        t->join[t->depth] = level;
     }
-    for (; depth > 1; depth--)
-        k->fold(1, a->d_head, depth > 2 ? state_at(scratch, 1, a->d_head, depth - 2) : out, state_at(scratch, 1, a->d_head, depth - 1));
+    struct kv_states to = slot(a, t, scratch, t->depth++);
+    *to.m = *state.m, *to.l = *state.l;
+    memcpy(to.u, state.u, (size_t)a->d_head * sizeof *to.u);
+    t->before = block;
+}
+
+/* The same for query rows of their own, several blocks at a time: their states move into the scratch of the tree one by one. */
+static void attend_rows(const struct kv_kernels *k, const struct kv_attention *a, int64_t first, int64_t end, struct kv_states out, float *scratch, float *batch)
+{
+    enum { WHOLE = 65 /* above every level */ };
+    struct kv_states state[KV_BATCH_BLOCKS];
+    struct kv_pick pick[2 * KV_BATCH_BLOCKS], at = {0, (int32_t)first};
+    struct stack t = {.depth = 0};
+    for (int32_t j = 0; j < KV_BATCH_BLOCKS; j++) state[j] = state_at(batch, 1, a->d_head, j);
+    identity(a, out);
+    int32_t n = next_picks(a, &at, first, end, pick), query = -1;
+    for (int32_t ahead; n; n = ahead) {
+        ahead = next_picks(a, &at, first, end, pick + n);
+        k->attend_picks(a, pick, n, ahead, state);
+        for (int32_t j = 0; j < n; j++) {
+            if (pick[j].query != query) {
+                fold_down(k, a, &t, scratch, WHOLE);
+                query = pick[j].query, t.depth = 0;
+                t.bottom = (struct kv_states){out.m + query, out.l + query, out.u + (size_t)query * (size_t)a->d_head};
+            }
+            push(k, a, &t, scratch, pick[j].block, state[j]);
+        }
+        memmove(pick, pick + n, (size_t)ahead * sizeof *pick);
+    }
+    fold_down(k, a, &t, scratch, WHOLE);
 }
 
 /* Query rows of one support share each pass over K and V; query rows of their own are taken one by one. */
@@ -153,18 +185,8 @@ static void attend_selected(const struct kv_kernels *k, const struct kv_attentio
     size_t words = first < end ? (size_t)(end - first) : 0;
     for (int32_t i = 1; shared && i < a->n_q; i++)
         shared = !memcmp(a->support + first, a->support + (size_t)i * (size_t)a->n_blocks + first, words * sizeof *a->support);
-    if (shared) {
-        attend_some(k, a, first, end, out, scratch);
-        return;
-    }
-    for (int32_t i = 0; i < a->n_q; i++) {
-        struct kv_attention one = *a;
-        one.n_q = 1;
-        one.q += (size_t)i * a->q_stride;
-        one.visible += i;
-        one.support += (size_t)i * (size_t)a->n_blocks;
-        attend_row(k, &one, first, end, (struct kv_states){out.m + i, out.l + i, out.u + (size_t)i * (size_t)a->d_head}, scratch, batch);
-    }
+    if (shared) attend_some(k, a, first, end, out, scratch);
+    else attend_rows(k, a, first, end, out, scratch, batch);
 }
 
 void kv_attend_subtree(const struct kv_kernels *k, const struct kv_attention *a, int32_t level, int32_t index,

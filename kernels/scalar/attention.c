@@ -46,10 +46,13 @@ void kv_scalar_attend_block(const struct kv_attention *a, int32_t b, struct kv_s
     }
 }
 
-void kv_scalar_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+void kv_scalar_attend_picks(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out)
 {
     (void)ahead;
-    for (int32_t j = 0; j < n; j++) kv_scalar_attend_block(a, block[j], out[j]);
+    for (int32_t j = 0; j < n; j++) {
+        const int32_t i = pick[j].query, b = pick[j].block;
+        attend_row(a, i, kv_visible_rows(a, i, b), a->k[b], a->v[b], out[j].m, out[j].l, out[j].u);
+    }
 }
 
 static int is_identity(float m, float l)

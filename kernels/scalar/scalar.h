@@ -7,7 +7,7 @@
 extern const struct kv_kernels kv_scalar_kernels;
 
 void kv_scalar_attend_block(const struct kv_attention *a, int32_t b, struct kv_states out);
-void kv_scalar_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out);
+void kv_scalar_attend_picks(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out);
 void kv_scalar_fold(int32_t n_q, int32_t d_head, struct kv_states into, struct kv_states other);
 void kv_scalar_finish(int32_t n_q, int32_t d_head, struct kv_states s, float *out, size_t out_stride);
 

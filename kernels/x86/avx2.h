@@ -12,7 +12,7 @@
 void kv_avx2_quantised(const struct kv_mat *w, const struct kv_act *x, int32_t row0, int32_t row1, float *y, size_t y_stride);
 void kv_avx2_float(const struct kv_mat *w, const struct kv_act *x, int32_t row0, int32_t row1, float *y, size_t y_stride);
 void kv_avx2_attend_block(const struct kv_attention *a, int32_t b, struct kv_states out);
-void kv_avx2_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out);
+void kv_avx2_attend_picks(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out);
 void kv_avx2_column_dots(enum kv_type row_type, const void *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,
                          int32_t n_channels, int32_t n_blocks, float *out, size_t out_stride);
 int32_t kv_avx2_outrank(const float *x, int32_t n, float least, uint64_t *mask);

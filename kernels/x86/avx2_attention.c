@@ -127,10 +127,18 @@ KV_INLINE void attend(const enum kv_type type, const struct kv_attention *a, int
     }
 }
 
-void kv_avx2_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+void kv_avx2_attend_picks(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out)
 {
     (void)ahead;
-    for (int32_t j = 0; j < n; j++) kv_avx2_attend_block(a, block[j], out[j]);
+    for (int32_t j = 0; j < n; j++) {
+        const size_t i = (size_t)pick[j].query;
+        struct kv_attention one = *a;
+        one.n_q = 1;
+        one.q += i * a->q_stride;
+        one.visible += i;
+        if (a->support) one.support += i * (size_t)a->n_blocks;
+        kv_avx2_attend_block(&one, pick[j].block, out[j]);
+    }
 }
 
 void kv_avx2_attend_block(const struct kv_attention *a, int32_t b, struct kv_states out)

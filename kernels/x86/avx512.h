@@ -22,7 +22,7 @@ void kv_avx512_column_dots(enum kv_type row_type, const void *columns, int32_t d
 int32_t kv_avx512_outrank(const float *x, int32_t n, float least, uint64_t *mask);
 void kv_avx512_row_dots(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *q, int32_t d, float *out);
 void kv_avx512_row_sum(enum kv_type row_type, const void *const *blocks, const int32_t *row, int32_t n, const float *weight, int32_t d, float *out);
-void kv_avx512_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out);
+void kv_avx512_attend_picks(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out);
 /* State of query row i alone over its rows of block b, which may be none. d_head a multiple of 16. */
 void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t b, struct kv_states out);
 

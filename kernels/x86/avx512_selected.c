@@ -12,14 +12,14 @@ struct packed { /* selected rows of several blocks, in order; room for the vecto
     int32_t first[KV_BATCH_BLOCKS + 1]; /* of each block, and the number of all */
 };
 
-KV_INLINE void pack(const struct kv_attention *a, int32_t i, const int32_t *block, int32_t n, size_t row_bytes, struct packed *p)
+KV_INLINE void pack(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, size_t row_bytes, struct packed *p)
 {
     const __m512i row = _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64((long long)row_bytes));
     const __m512i eight = _mm512_set1_epi64(8 * (long long)row_bytes);
     int32_t at = 0;
     for (int32_t j = 0; j < n; j++) {
-        const uint8_t *kb = a->k[block[j]], *vb = a->v[block[j]];
-        uint64_t left = p->rows[j] = kb ? kv_visible_rows(a, i, block[j]) : 0;
+        const uint8_t *kb = a->k[pick[j].block], *vb = a->v[pick[j].block];
+        uint64_t left = p->rows[j] = kb ? kv_visible_rows(a, pick[j].query, pick[j].block) : 0;
         __m512i k = _mm512_add_epi64(_mm512_set1_epi64((long long)(uintptr_t)kb), row), v = _mm512_add_epi64(_mm512_set1_epi64((long long)(uintptr_t)vb), row);
         p->first[j] = at;
         for (; left; left >>= 8) {
@@ -30,7 +30,27 @@ KV_INLINE void pack(const struct kv_attention *a, int32_t i, const int32_t *bloc
         }
     }
     p->first[n] = at;
-    for (int32_t pad = at; at && pad % 4; pad++) p->k[pad] = p->k[0];
+    for (int32_t pad = 0; at && pad < 3; pad++) p->k[at + pad] = p->k[0];
+}
+
+struct keys { /* of the rows that come next */
+    const uint8_t *k[PACKED + 8];
+    int32_t n, asked;
+};
+
+KV_INLINE void pack_keys(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, size_t row_bytes, struct keys *next)
+{
+    const __m512i row = _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64((long long)row_bytes));
+    const __m512i eight = _mm512_set1_epi64(8 * (long long)row_bytes);
+    next->n = next->asked = 0;
+    for (int32_t j = 0; j < n; j++) {
+        __m512i k = _mm512_add_epi64(_mm512_set1_epi64((long long)(uintptr_t)a->k[pick[j].block]), row);
+        for (uint64_t left = kv_visible_rows(a, pick[j].query, pick[j].block); left; left >>= 8) {
+            _mm512_storeu_si512(next->k + next->n, _mm512_maskz_compress_epi64((__mmask8)left, k));
+            next->n += __builtin_popcount((unsigned)left & 0xff);
+            k = _mm512_add_epi64(k, eight);
+        }
+    }
 }
 
 KV_INLINE void fetch(const uint8_t *row, size_t row_bytes)
@@ -38,16 +58,16 @@ KV_INLINE void fetch(const uint8_t *row, size_t row_bytes)
     for (size_t c = 0; c < row_bytes; c += 64) _mm_prefetch((const char *)row + c, _MM_HINT_T1);
 }
 
-/* score[j] = scaled score of row k[j]; their values are asked for meanwhile. */
-KV_INLINE void scores(const enum kv_type type, const size_t d, const float *q, float scale, const struct packed *at, int32_t n, float *score)
+/* score[j] = scaled score of row k[j] for rows [from, to); their values are asked for meanwhile. */
+KV_INLINE void scores(const enum kv_type type, const size_t d, const float *q, float scale, const struct packed *at, int32_t from, int32_t to, float *score)
 {
     const size_t row_bytes = d * kv_width(type);
-    for (int32_t g = 0; g < n; g += 16) {
+    for (int32_t g = from; g < to; g += 16) {
         __m512 z[4];
         _Pragma("GCC unroll 4") for (int r4 = 0; r4 < 4; r4++)
         {
             const int32_t r = g + 4 * r4;
-            if (r >= n) {
+            if (r >= to) {
                 z[r4] = _mm512_setzero_ps();
                 continue;
             }
@@ -61,7 +81,7 @@ KV_INLINE void scores(const enum kv_type type, const size_t d, const float *q, f
                 a3 = _mm512_fmadd_ps(kv_load16(type, at->k[r + 3], c), qc, a3);
             }
             z[r4] = kv_tree_head(a0, a1, a2, a3);
-            for (int32_t j = r; j < r + 4 && j < n; j++) fetch(at->v[j], row_bytes);
+            for (int32_t j = r; j < r + 4 && j < to; j++) fetch(at->v[j], row_bytes);
         }
         _mm512_storeu_ps(score + g, _mm512_mul_ps(kv_tree_tail(z[0], z[1], z[2], z[3]), _mm512_set1_ps(scale)));
     }
@@ -84,7 +104,7 @@ KV_INLINE void weigh(uint64_t rows, int32_t n, const float *score, float *w, flo
     *l_out = kv_canon(kv_tree16(l));
 }
 
-/* Sixteen channels from c on; or four times as many, whose chains run side by side. */
+/* Sixteen channels from c on. */
 KV_INLINE void values16(const enum kv_type type, const uint8_t *const *v, size_t c, int32_t n, const float *w, float *u)
 {
     __m512 acc = _mm512_setzero_ps();
@@ -92,11 +112,14 @@ KV_INLINE void values16(const enum kv_type type, const uint8_t *const *v, size_t
     _mm512_storeu_ps(u + c, kv_canon16(acc));
 }
 
-KV_INLINE void values64(const enum kv_type type, const uint8_t *const *v, size_t c, int32_t n, const float *w, float *u)
+/* Four times as many, whose chains run side by side; with every row, a key of those that come next is asked for. */
+KV_INLINE void values64(const enum kv_type type, const uint8_t *const *v, size_t c, int32_t n, const float *w, float *u, const uint8_t *const *next, int32_t ahead,
+                        size_t row_bytes)
 {
     __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
     for (int32_t i = 0; i < n; i++) {
         __m512 wi = _mm512_set1_ps(w[i]);
+        if (i < ahead) fetch(next[i], row_bytes);
         a0 = _mm512_fmadd_ps(wi, kv_load16(type, v[i], c), a0);
         a1 = _mm512_fmadd_ps(wi, kv_load16(type, v[i], c + 16), a1);
         a2 = _mm512_fmadd_ps(wi, kv_load16(type, v[i], c + 32), a2);
@@ -108,52 +131,57 @@ KV_INLINE void values64(const enum kv_type type, const uint8_t *const *v, size_t
     _mm512_storeu_ps(u + c + 48, kv_canon16(a3));
 }
 
-KV_INLINE void fetch_keys(const struct kv_attention *a, int32_t i, int32_t b, size_t row_bytes)
+/* All channels of one block's rows. */
+KV_INLINE void values(const enum kv_type type, const size_t d, const uint8_t *const *v, int32_t rows, const float *w, float *u, struct keys *next)
 {
-    if (!a->k[b]) return;
-    for (uint64_t rows = kv_visible_rows(a, i, b); rows; rows &= rows - 1) fetch((const uint8_t *)a->k[b] + (size_t)__builtin_ctzll(rows) * row_bytes, row_bytes);
+    const size_t row_bytes = d * kv_width(type);
+    int32_t ahead = next->n - next->asked < rows ? next->n - next->asked : rows;
+    const uint8_t *const *k = next->k + next->asked;
+    size_t c = 0;
+    for (; c + 64 <= d; c += 64) values64(type, v, c, rows, w, u, k, c ? 0 : ahead, row_bytes);
+    for (; c < d; c += 16) values16(type, v, c, rows, w, u);
+    for (int32_t i = 0; d < 64 && i < ahead; i++) fetch(k[i], row_bytes);
+    next->asked += ahead;
 }
 
 /* d: a->d_head, known to the compiler where a row is a few vectors. */
-KV_INLINE void selected(const enum kv_type type, const size_t d, const struct kv_attention *a, int32_t i, const int32_t *block, int32_t n, int32_t ahead,
-                        struct kv_states *out)
+KV_INLINE void selected(const enum kv_type type, const size_t d, const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out)
 {
     struct packed at;
+    struct keys next;
+    const size_t row_bytes = d * kv_width(type);
     float score[PACKED + 16], w[KV_BATCH_BLOCKS][KV_BLOCK_ROWS + 16]; /* weigh reads a vector beyond the last weight */
-    pack(a, i, block, n, d * kv_width(type), &at);
-    scores(type, d, a->q + (size_t)i * a->q_stride, a->scale, &at, at.first[n], score);
-    for (int32_t j = 0; j < n; j++) weigh(at.rows[j], at.first[j + 1] - at.first[j], score + at.first[j], w[j], out[j].m, out[j].l);
-    for (int32_t j = 0; j < n; j++) {
-        if (j < ahead) fetch_keys(a, i, block[n + j], d * kv_width(type));
-        const uint8_t *const *v = at.v + at.first[j];
-        int32_t rows = at.first[j + 1] - at.first[j];
-        size_t c = 0;
-        for (; c + 64 <= d; c += 64) values64(type, v, c, rows, w[j], out[j].u);
-        for (; c < d; c += 16) values16(type, v, c, rows, w[j], out[j].u);
+    pack(a, pick, n, row_bytes, &at);
+    for (int32_t j = 0, end; j < n; j = end) { /* blocks of one query row together */
+        for (end = j + 1; end < n && pick[end].query == pick[j].query; end++) {}
+        scores(type, d, a->q + (size_t)pick[j].query * a->q_stride, a->scale, &at, at.first[j], at.first[end], score);
     }
+    for (int32_t j = 0; j < n; j++) weigh(at.rows[j], at.first[j + 1] - at.first[j], score + at.first[j], w[j], out[j].m, out[j].l);
+    pack_keys(a, pick + n, ahead, row_bytes, &next);
+    for (int32_t j = 0; j < n; j++) values(type, d, at.v + at.first[j], at.first[j + 1] - at.first[j], w[j], out[j].u, &next);
+    for (; next.asked < next.n; next.asked++) fetch(next.k[next.asked], row_bytes);
 }
 
-static void any_selected(const struct kv_attention *a, int32_t i, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+static void any_selected(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out)
 {
     const size_t d = (size_t)a->d_head;
-    if (a->row_type == KV_F16 && d == 64) selected(KV_F16, 64, a, i, block, n, ahead, out);
-    else if (a->row_type == KV_F16 && d == 128) selected(KV_F16, 128, a, i, block, n, ahead, out);
-    else if (a->row_type == KV_F16) selected(KV_F16, d, a, i, block, n, ahead, out);
-    else if (a->row_type == KV_BF16) selected(KV_BF16, d, a, i, block, n, ahead, out);
-    else selected(KV_F32, d, a, i, block, n, ahead, out);
+    if (a->row_type == KV_F16 && d == 64) selected(KV_F16, 64, a, pick, n, ahead, out);
+    else if (a->row_type == KV_F16 && d == 128) selected(KV_F16, 128, a, pick, n, ahead, out);
+    else if (a->row_type == KV_F16) selected(KV_F16, d, a, pick, n, ahead, out);
+    else if (a->row_type == KV_BF16) selected(KV_BF16, d, a, pick, n, ahead, out);
+    else selected(KV_F32, d, a, pick, n, ahead, out);
 }
 
 void kv_avx512_attend_selected(const struct kv_attention *a, int32_t i, int32_t b, struct kv_states out)
 {
     struct kv_states one = {out.m + i, out.l + i, out.u + (size_t)i * (size_t)a->d_head};
-    any_selected(a, i, &b, 1, 0, &one);
+    any_selected(a, &(struct kv_pick){i, b}, 1, 0, &one);
 }
 
-void kv_avx512_attend_blocks(const struct kv_attention *a, const int32_t *block, int32_t n, int32_t ahead, struct kv_states *out)
+void kv_avx512_attend_picks(const struct kv_attention *a, const struct kv_pick *pick, int32_t n, int32_t ahead, struct kv_states *out)
 {
-    if (a->d_head % 16)
-        for (int32_t j = 0; j < n; j++) kv_scalar_attend_block(a, block[j], out[j]);
-    else any_selected(a, 0, block, n, ahead, out);
+    if (a->d_head % 16) kv_scalar_attend_picks(a, pick, n, ahead, out);
+    else any_selected(a, pick, n, ahead, out);
 }
 
 /* ---------------------------------------------------------------- bounds of pages */

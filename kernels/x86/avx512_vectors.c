@@ -155,9 +155,29 @@ static void from_rows(enum kv_type row_type, const void *x, int32_t n, float *ou
     }
 }
 
+/* One query row in registers: a masked store, or a load wider than the store before it, would hold up the next fold. d_head a multiple of 16. */
+static void fold_row(int32_t d_head, struct kv_states into, struct kv_states other)
+{
+    float m1 = *into.m, m2 = *other.m, m = m1 > m2 ? m1 : m2;
+    if (m == -kv_float(KV_INF_BITS) || *into.l == 0 || *other.l == 0) {
+        kv_scalar_fold(1, d_head, into, other);
+        return;
+    }
+    __m512 e = kv_exp16(_mm512_zextps128_ps512(_mm_setr_ps(m1 - m, m2 - m, 0, 0)));
+    __m512 e1 = _mm512_broadcastss_ps(_mm512_castps512_ps128(e)), e2 = _mm512_broadcastss_ps(_mm_movehdup_ps(_mm512_castps512_ps128(e)));
+    *into.m = m;
+    *into.l = kv_canon(kv_fma(*other.l, _mm512_cvtss_f32(e2), *into.l * _mm512_cvtss_f32(e1)));
+    for (int32_t c = 0; c < d_head; c += 16)
+        _mm512_storeu_ps(into.u + c, kv_canon16(_mm512_fmadd_ps(_mm512_loadu_ps(other.u + c), e2, _mm512_mul_ps(_mm512_loadu_ps(into.u + c), e1))));
+}
+
 /* m and l of eight query rows at once, both sides' exponentials in one vector, then u row by row. Rows where an identity may be are left to the definition. */
 static void fold(int32_t n_q, int32_t d_head, struct kv_states into, struct kv_states other)
 {
+    if (n_q == 1 && d_head % 16 == 0) {
+        fold_row(d_head, into, other);
+        return;
+    }
     const __m512 none = _mm512_set1_ps(-kv_float(KV_INF_BITS)), zero = _mm512_setzero_ps();
     for (int32_t i0 = 0; i0 < n_q; i0 += 8) {
         __mmask16 here = kv_first(n_q - i0) & 0xff;
@@ -233,7 +253,7 @@ const struct kv_kernels kv_avx512_kernels = {
     .to_rows = to_rows,
     .from_rows = from_rows,
     .attend_block = kv_avx512_attend_block,
-    .attend_blocks = kv_avx512_attend_blocks,
+    .attend_picks = kv_avx512_attend_picks,
     .fold = fold,
     .finish = finish,
     .extrema = extrema,
