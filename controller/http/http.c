@@ -268,7 +268,8 @@ static enum kv_status parse_body(struct kv_http_request *r, struct kv_error *err
 /* A write that was answered under this key before is answered the same, and its handler is not called. */
 static enum kv_status handle(struct kv_http *h, struct kv_http_request *r, struct kv_error *err)
 {
-    const char *key = r->route->flags & KV_ROUTE_ONCE ? kv_http_header(r, "Idempotency-Key") : NULL;
+    /* A rollback acts each time: it is the same however often it is sent, and no key may stand in its way. */
+    const char *key = r->route->flags & KV_ROUTE_ONCE && !is_rollback(r) ? kv_http_header(r, "Idempotency-Key") : NULL;
     char *body = NULL, route[300];
     int status = 0;
     if (!key) return r->route->handle(r, err);

@@ -2,6 +2,7 @@
 #include "controller/http/http_auth.h"
 
 #include "controller/http/events.h"
+#include "controller/store/store.h"
 #include "runtime/kvasir.h"
 
 #include <pthread.h>
@@ -301,9 +302,12 @@ enum kv_status kv_http_auth_check(struct kv_http_auth *a, const struct kv_http_c
         st = kv_fail(err, KV_FORBIDDEN, "Origin", "a page of another origin (%.80s) may not write here", cl->origin ? cl->origin : "unnamed");
         kv_hint(err, "add the origin to http.allowed_origins if it is yours");
     } else {
-        if (cl->authorization && !strncasecmp(cl->authorization, "Bearer ", 7)) find_token(a, cl->authorization + 7, who);
-        if (!who->rights && a->local)
-            *who = (struct kv_identity){.rights = KV_RIGHT_VIEWER | KV_RIGHT_OPERATOR | KV_RIGHT_INFER, .name = "local", .tenant = "local"};
+        const char *secret = cl->authorization && !strncasecmp(cl->authorization, "Bearer ", 7) ? cl->authorization + 7 : NULL;
+        if (secret) find_token(a, secret, who);
+        /* One that was made here and is not in force gives nothing; any other may be what a client that insists on a key was given for want of one. */
+        bool ours = secret && !strncmp(secret, KV_TOKEN_PREFIX, sizeof KV_TOKEN_PREFIX - 1);
+        if (!who->rights && a->local && !ours)
+            *who = (struct kv_identity){.rights = KV_RIGHT_INFER | (secret ? 0 : KV_RIGHT_VIEWER | KV_RIGHT_OPERATOR), .name = "local", .tenant = "local"};
     }
     pthread_rwlock_unlock(&a->lock);
     return st;

@@ -113,7 +113,8 @@ enum kv_status kv_store_put_token(struct kv_store *s, const struct kv_stored_tok
 enum kv_status kv_store_revoke_token(struct kv_store *s, const char *name, const char *actor, int64_t at_us, struct kv_error *err);
 /* Those in force first, then revoked and expired ones; of each the newest first. *n: in cap, out count. */
 enum kv_status kv_store_tokens(struct kv_store *s, int64_t now_us, struct kv_stored_token *out, int32_t *n, struct kv_error *err);
-/* A new secret ("kv_" and 43 letters) into out, its SHA-256 into t. */
+#define KV_TOKEN_PREFIX "kv_"
+/* A new secret (the prefix and 43 letters) into out, its SHA-256 into t. */
 enum kv_status kv_token_make(struct kv_stored_token *t, char out[64], struct kv_error *err);
 
 /* Appends one receipt and waits for it. */

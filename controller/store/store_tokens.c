@@ -15,9 +15,10 @@ enum kv_status kv_token_make(struct kv_stored_token *t, char out[64], struct kv_
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     uint8_t random[43];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) return kv_fail(err, KV_IO_ERROR, "token", "no random bytes could be had");
-    memcpy(out, "kv_", 3);
-    for (size_t i = 0; i < sizeof random; i++) out[3 + i] = letters[random[i] & 63];
-    out[3 + sizeof random] = 0;
+    size_t at = sizeof KV_TOKEN_PREFIX - 1;
+    memcpy(out, KV_TOKEN_PREFIX, at);
+    for (size_t i = 0; i < sizeof random; i++) out[at + i] = letters[random[i] & 63];
+    out[at + sizeof random] = 0;
     kv_sha256(out, strlen(out), t->sha256);
     return KV_OK;
 }

@@ -223,6 +223,9 @@ class Rollouts(unittest.TestCase):
         self.assertEqual(len(self.d.get("/api/v1/rollouts")[1]["rollouts"]), 1)
         status, e = self.d.post("/api/v1/rollouts", {**body, "name": "other"}, headers=key)
         self.assertEqual((status, e["error"]["param"]), (409, "Idempotency-Key"))
+        for used in (key, {"Idempotency-Key": "x" * 300}):  # nothing stands in a rollback's way
+            status, a = self.d.post(f"/api/v1/rollouts/{json.loads(first[2])['id']}/rollback", {"reason": "test"}, headers=used)
+            self.assertEqual((status, a["rollback"]["fenced"]), (200, True), a)
 
     def test_frozen_releases_only_roll_back(self):
         self.assertEqual(self.d.post("/api/v1/freeze", {"frozen": True})[1], {"frozen": True})
@@ -252,6 +255,16 @@ class Rights(unittest.TestCase):
             {"name": "reader", "sha256": sha("r"), "rights": ["viewer"]},
             {"name": "op", "sha256": sha("o"), "rights": ["operator"]},
             {"name": "acme", "sha256": sha("i"), "rights": ["infer"], "tenant": "acme"}]}}
+
+    def test_in_local_mode_a_token_that_is_none_gives_less_than_none_at_all(self):
+        with Daemon() as d:
+            status, made = d.post("/api/v1/tokens", {"name": "eve", "rights": ["viewer"]})
+            self.assertEqual(status, 403, made)  # local mode is no administrator
+            ask = {"prompt": "x", "max_tokens": 1}
+            for secret, infers, freezes in ((None, 200, 200), ("none", 200, 403), ("kv_" + "A" * 43, 401, 401)):
+                headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+                self.assertEqual(d.post("/v1/completions", ask, headers=headers)[0], infers, secret)
+                self.assertEqual(d.post("/api/v1/freeze", {"frozen": False}, headers=headers)[0], freezes, secret)
 
     def test_tokens_and_rights(self):
         with Daemon(config=self.config()) as d:
