@@ -72,8 +72,8 @@ static void tier_metrics(struct page *p, const struct kv_engine_stats *e)
         ROW("capacity_bytes", "gauge", "cap of the tier", capacity_bytes), ROW("used_bytes", "gauge", "bytes in use", used_bytes),
         ROW("persistent_bytes", "gauge", "bytes of rows that stay", persistent_bytes), ROW("staging_bytes", "gauge", "bytes of rows on their way in or out", staging_bytes),
         ROW("pinned_bytes", "gauge", "bytes a device copies from directly", pinned_bytes), ROW("scratch_bytes", "gauge", "bytes of buffers beside the cap", scratch_bytes), ROW("hits_total", "counter", "blocks found", hits),
-        ROW("misses_total", "counter", "blocks not found", misses), ROW("read_bytes_total", "counter", "bytes that came in", bytes_in),
-        ROW("written_bytes_total", "counter", "bytes that went out", bytes_out), ROW("transfers_in_flight", "gauge", "transfers under way", transfers_in_flight),
+        ROW("misses_total", "counter", "blocks not found", misses), ROW("in_bytes_total", "counter", "bytes that came in: found at the start or saved; remote: sent", bytes_in),
+        ROW("out_bytes_total", "counter", "bytes that went out: evicted or dropped", bytes_out), ROW("transfers_in_flight", "gauge", "transfers under way", transfers_in_flight),
         ROW("failures_total", "counter", "transfers that failed", failures),
 #undef ROW
     };

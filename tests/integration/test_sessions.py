@@ -200,7 +200,7 @@ class Sessions(unittest.TestCase):
                 self.assertEqual(tiers[name]["bytes_in"] - tiers[name]["bytes_out"], tiers[name][field], name)
                 self.assertLessEqual(tiers[name]["used_bytes"], tiers[name]["capacity_bytes"], name)
             metrics = daemon.request("GET", "/metrics")[2].decode()
-            fields = [(name, field, metric) for name in there for field, metric in (("bytes_in", "read_bytes_total"), ("bytes_out", "written_bytes_total"), (there[name], there[name]),
+            fields = [(name, field, metric) for name in there for field, metric in (("bytes_in", "in_bytes_total"), ("bytes_out", "out_bytes_total"), (there[name], there[name]),
                                                                                    ("hits", "hits_total"), ("misses", "misses_total"))]
             differ = [f for f in fields if f'kvasir_tier_{f[2]}{{tier="{f[0]}",emulated="false"}} {tiers[f[0]][f[1]]}\n' not in metrics]
             if not differ:
