@@ -29,14 +29,14 @@ struct kv_disk_io {
 };
 extern const struct kv_disk_io kv_disk_io_system;
 
-#define KV_DISK_THREADS 4
+#define KV_DISK_THREADS 16
 
 struct kv_disk_config {
     const char *path;        /* folder; made when absent, mode 0700 */
     uint64_t capacity_bytes; /* of all files */
     uint64_t reserve_bytes;  /* stays free on the file system */
     uint64_t segment_bytes;  /* 0: 64 MiB, more where the cap would need too many files */
-    int32_t threads;         /* that carry out a group, the caller's included; 0: KV_DISK_THREADS */
+    int32_t threads;         /* that carry out a group, the caller's included; 0: KV_DISK_THREADS. They sleep while the device works */
     uint8_t key[32];         /* master key */
     const struct kv_disk_io *io; /* NULL: the system's */
     /* Called at open for every extent whose header is whole, oldest first. Whoever has no use for one releases it after open. May be NULL. */

@@ -10,15 +10,16 @@
 #include <xxhash.h>
 
 enum {
-    RUN_BYTES = 512 << 10, /* neighbouring extents up to this go in one write */
-    PIECE = 512 << 10, SMALL_PIECE = 256 << 10, MAX_PIECES = 64, /* small: where there are fewer extents than threads to move them */
+    SMALL_PIECE = 256 << 10, LARGE_PIECE = 1 << 20, /* what one write takes at least, where there is so much, and at most, but for a very large extent */
+    MAX_PIECES = 64,
+    ROUND_BYTES = 16 << 20, /* of a group, sealed in memory at a time */
     HUGE_PAGE = 2 << 20,
 };
 
 /* In huge pages where allowed: scattered small ones are more pieces than a device takes in one request. */
 static struct scratch make_scratch(struct disk *d, size_t n)
 {
-    struct scratch s = {NULL, n <= HUGE_PAGE / 4 ? n : (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE};
+    struct scratch s = {NULL, n <= HUGE_PAGE / 16 ? n : (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE};
     s.bytes = aligned_alloc(s.cap % HUGE_PAGE ? PAGE : HUGE_PAGE, s.cap);
     if (s.bytes && s.cap % HUGE_PAGE == 0) (void)madvise(s.bytes, s.cap, MADV_HUGEPAGE);
     if (s.bytes) kv_disk_count(d, &d->stats.scratch_bytes, s.cap);
@@ -28,10 +29,11 @@ static struct scratch make_scratch(struct disk *d, size_t n)
 /* Kept between groups: fresh pages for every extent would cost as much as the cipher. */
 struct scratch kv_disk_take_scratch(struct disk *d, size_t n)
 {
-    struct scratch got = {0};
+    struct scratch got = {0}, *least = NULL;
     pthread_mutex_lock(&d->counters);
-    for (int i = 0; i < SCRATCH && !got.bytes; i++)
-        if (d->scratch[i].cap >= n) got = d->scratch[i], d->scratch[i] = (struct scratch){0};
+    for (int i = 0; i < SCRATCH; i++)
+        if (d->scratch[i].cap >= n && (!least || d->scratch[i].cap < least->cap)) least = &d->scratch[i];
+    if (least) got = *least, *least = (struct scratch){0};
     pthread_mutex_unlock(&d->counters);
     if (!got.bytes) got = make_scratch(d, n);
     return got;
@@ -57,23 +59,16 @@ bool kv_disk_header_whole(const struct kv_extent_header *h, uint64_t offset, uin
            offset + kv_disk_span(h->payload_bytes) <= end && h->checksum == XXH3_64bits(h, offsetof(struct kv_extent_header, checksum));
 }
 
-/* ---------------------------------------------------------------- writing */
-
-int32_t kv_disk_pieces(const struct disk *d, int32_t n, uint64_t span, uint64_t *piece_bytes)
-{
-    uint64_t pieces = span / (n < kv_lanes_count(d->lanes) ? SMALL_PIECE : PIECE);
-    pieces = pieces < 1 ? 1 : pieces > MAX_PIECES ? MAX_PIECES : pieces;
-    *piece_bytes = kv_disk_pages(span / pieces);
-    return (int32_t)pieces;
-}
+/* ---------------------------------------------------------------- writing
+ * A device may tell of no write before it has done all it was given: whoever writes comes back when it stands still. So every piece of a round has a lane
+ * of its own to wait on, and none that is to be sealed waits for one that is written. */
 
 struct run { /* neighbours in one segment, or one extent in pieces */
     int32_t first, n;
-    uint64_t span, piece_bytes;
-    int32_t first_item, pieces;
-    struct scratch pages;
+    uint64_t span;
+    uint8_t *pages;
     struct kv_extent_pieces cipher; /* of an extent in pieces */
-    int32_t sealed, written;        /* pieces; under the group's lock */
+    int32_t sealed;                 /* pieces; under the group's lock */
 };
 
 struct group {
@@ -85,9 +80,12 @@ struct group {
     struct kv_extent_header *h;
     struct run *run;
     int32_t n_runs;
+    int32_t pieces; /* of every run: their extents are of one size */
+    struct run *round; /* the runs that are under way */
+    int32_t n_round;
     const struct kv_fault_marks *faults;
     pthread_mutex_t lock;
-    pthread_cond_t sealed;
+    pthread_cond_t sealed[KV_LANES_MAX]; /* by the count that is waited for: each piece wakes whoever writes it, not all */
     enum kv_status status; /* the first failure */
 };
 
@@ -97,7 +95,7 @@ static enum kv_status seal_all(const struct group *g, struct run *r)
     gnutls_aead_cipher_hd_t cipher = NULL;
     const struct segment *s = &g->d->segment[kv_disk_held(g->d, g->b[r->first])->segment];
     enum kv_status status = KV_OK;
-    uint8_t *out = r->pages.bytes;
+    uint8_t *out = r->pages;
     for (int32_t i = r->first; status == KV_OK && i < r->first + r->n; i++, out += kv_disk_span(g->bytes)) {
         if (i == r->first || strncmp(g->id[i].tenant, g->id[i - 1].tenant, KV_NAME_CHARS)) {
             if (cipher) gnutls_aead_cipher_deinit(cipher);
@@ -118,7 +116,7 @@ static enum kv_status seal_piece(const struct group *g, struct run *r, uint64_t 
 {
     const struct segment *s = &g->d->segment[kv_disk_held(g->d, g->b[r->first])->segment];
     uint64_t end = PAGE + g->bytes;
-    uint8_t *out = r->pages.bytes;
+    uint8_t *out = r->pages;
     enum kv_status status = KV_OK;
     if (from == 0) {
         memset(out, 0, PAGE);
@@ -132,64 +130,94 @@ static enum kv_status seal_piece(const struct group *g, struct run *r, uint64_t 
     return kv_extent_seal_end(&r->cipher, out + end);
 }
 
-static enum kv_status take_pages(const struct group *g, struct run *r)
+static uint64_t piece_at(const struct group *g, const struct run *r, int32_t piece)
 {
-    if (!r->pages.bytes) r->pages = kv_disk_take_scratch(g->d, r->span);
-    return r->pages.bytes ? KV_OK : KV_OUT_OF_MEMORY;
+    return piece == g->pieces ? r->span : kv_disk_pages(r->span / (uint64_t)g->pieces) * (uint64_t)piece;
 }
 
-/* Items are taken in order: whoever has the piece before this one is at work on it. */
+static enum kv_status wait_sealed(struct group *g, const struct run *r, int32_t pieces)
+{
+    pthread_mutex_lock(&g->lock);
+    while (r->sealed < pieces) pthread_cond_wait(&g->sealed[pieces % KV_LANES_MAX], &g->lock);
+    enum kv_status status = g->status;
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* After all before it. What failed is counted as sealed, so that nobody waits for it, and not written. */
+static void seal_next(struct group *g, struct run *r, int32_t piece)
+{
+    enum kv_status status = wait_sealed(g, r, piece);
+    if (status == KV_OK) status = g->pieces == 1 ? seal_all(g, r) : seal_piece(g, r, piece_at(g, r, piece), piece_at(g, r, piece + 1));
+    pthread_mutex_lock(&g->lock);
+    int32_t count = ++r->sealed;
+    if (g->status == KV_OK) g->status = status;
+    pthread_cond_broadcast(&g->sealed[count % KV_LANES_MAX]);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void put_piece(struct group *g, const struct run *r, int32_t piece)
+{
+    uint64_t from = piece_at(g, r, piece), to = piece_at(g, r, piece + 1);
+    enum kv_status status = wait_sealed(g, r, piece + 1);
+    if (status != KV_OK) return;
+    const struct extent *first = kv_disk_held(g->d, g->b[r->first]);
+    kv_faults_at_disk(g->faults);
+    status = kv_disk_write_all(g->d, g->d->segment[first->segment].fd, r->pages + from, to - from, first->offset + from);
+    kv_faults_at_disk(NULL);
+    if (status == KV_OK) return;
+    pthread_mutex_lock(&g->lock);
+    if (g->status == KV_OK) g->status = status;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Items are taken in order, the first pieces of all runs before the second ones: whoever has the piece before this one is at work on it. One run alone is
+ * sealed by one thread, the others write what is ready: a cipher that went from thread to thread would wait for each of them to wake. */
 static void write_item(void *ctx, int32_t item)
 {
     struct group *g = ctx;
-    struct run *r = g->run;
-    while (item >= r->first_item + r->pieces) r++;
-    int32_t piece = item - r->first_item;
-    uint64_t from = (uint64_t)piece * r->piece_bytes, to = piece + 1 == r->pieces ? r->span : from + r->piece_bytes;
-    pthread_mutex_lock(&g->lock);
-    while (r->sealed < piece) pthread_cond_wait(&g->sealed, &g->lock);
-    enum kv_status status = g->status;
-    pthread_mutex_unlock(&g->lock);
-    if (status == KV_OK) status = take_pages(g, r);
-    if (status == KV_OK) status = r->pieces == 1 ? seal_all(g, r) : seal_piece(g, r, from, to);
-    pthread_mutex_lock(&g->lock);
-    r->sealed++;
-    if (g->status == KV_OK) g->status = status;
-    pthread_cond_broadcast(&g->sealed);
-    pthread_mutex_unlock(&g->lock);
-    const struct extent *first = kv_disk_held(g->d, g->b[r->first]);
-    kv_faults_at_disk(g->faults);
-    if (status == KV_OK) status = kv_disk_write_all(g->d, g->d->segment[first->segment].fd, r->pages.bytes + from, to - from, first->offset + from);
-    kv_faults_at_disk(NULL);
-    pthread_mutex_lock(&g->lock);
-    if (g->status == KV_OK) g->status = status;
-    bool last = ++r->written == r->pieces;
-    pthread_mutex_unlock(&g->lock);
-    if (!last) return;
-    kv_extent_give_up(&r->cipher);
-    if (r->pages.bytes) kv_disk_give_scratch(g->d, r->pages);
+    struct run *r = &g->round[item % g->n_round];
+    int32_t piece = item / g->n_round;
+    if (g->n_round > 1) {
+        seal_next(g, r, piece);
+        put_piece(g, r, piece);
+    } else if (piece > 0) {
+        put_piece(g, r, piece - 1);
+    } else {
+        for (int32_t i = 0; i < g->pieces; i++) seal_next(g, r, i);
+        put_piece(g, r, g->pieces - 1);
+    }
 }
 
-/* How many items they are in all. */
-static int32_t find_runs(struct group *g, int32_t n)
+static void find_runs(struct group *g, int32_t n)
 {
-    int32_t items = 0;
+    uint64_t span = kv_disk_held(g->d, g->b[0])->span, share = (uint64_t)n * span / (uint64_t)kv_lanes_count(g->d->lanes);
+    uint64_t piece = share < SMALL_PIECE ? SMALL_PIECE : share > LARGE_PIECE ? LARGE_PIECE : share;
     for (int32_t i = 0; i < n; i++) {
         const struct extent *e = kv_disk_held(g->d, g->b[i]), *before = i ? kv_disk_held(g->d, g->b[i - 1]) : NULL;
         struct run *r = g->n_runs ? &g->run[g->n_runs - 1] : NULL;
-        if (!before || before->segment != e->segment || before->offset + before->span != e->offset || r->span + e->span > RUN_BYTES) r = &g->run[g->n_runs++], r->first = i;
+        if (!before || before->segment != e->segment || before->offset + before->span != e->offset || r->span + e->span > piece) r = &g->run[g->n_runs++], r->first = i;
         r->n++;
         r->span += e->span;
     }
-    for (int32_t i = 0; i < g->n_runs; i++) {
-        struct run *r = &g->run[i];
-        r->first_item = items;
-        r->pieces = 1;
-        r->piece_bytes = r->span;
-        if (r->n == 1) r->pieces = kv_disk_pieces(g->d, n, r->span, &r->piece_bytes);
-        items += r->pieces;
+    g->pieces = span < 2 * piece ? 1 : span / piece > MAX_PIECES ? MAX_PIECES : (int32_t)(span / piece);
+}
+
+/* As many runs as there is memory for at a time. */
+static void write_rounds(struct group *g)
+{
+    for (int32_t i = 0; i < g->n_runs && g->status == KV_OK; i += g->n_round) {
+        uint64_t bytes = 0;
+        g->round = &g->run[i];
+        for (g->n_round = 0; i + g->n_round < g->n_runs && (g->n_round == 0 || bytes + g->round[g->n_round].span <= ROUND_BYTES); g->n_round++) bytes += g->round[g->n_round].span;
+        struct scratch pages = kv_disk_take_scratch(g->d, bytes);
+        uint8_t *at = pages.bytes;
+        for (int32_t k = 0; k < g->n_round && at; at += g->round[k++].span) g->round[k].pages = at;
+        if (!pages.bytes) g->status = KV_OUT_OF_MEMORY;
+        else kv_lanes_run(g->d->lanes, g->n_round * g->pieces, write_item, g);
+        for (int32_t k = 0; k < g->n_round; k++) kv_extent_give_up(&g->round[k].cipher);
+        if (pages.bytes) kv_disk_give_scratch(g->d, pages);
     }
-    return items;
 }
 
 /* Numbers the group's extents, and says in each what had reached the disk before it. Neighbours in a group share a segment but where one ended. */
@@ -239,7 +267,7 @@ enum kv_status kv_disk_write_group(void *ctx, int32_t n, const struct kv_block *
     struct group g = {.d = d, .b = b, .id = id, .payload = payload, .bytes = bytes, .h = calloc((size_t)n, sizeof *g.h), .run = calloc((size_t)n, sizeof *g.run),
                       .faults = kv_faults_here()};
     pthread_mutex_init(&g.lock, NULL);
-    pthread_cond_init(&g.sealed, NULL);
+    for (int i = 0; i < KV_LANES_MAX; i++) pthread_cond_init(&g.sealed[i], NULL);
     if (!g.h || !g.run) r = KV_OUT_OF_MEMORY;
     for (int32_t i = 0; i < n && r == KV_OK; i++) {
         const struct extent *e = kv_disk_held(d, b[i]);
@@ -247,11 +275,12 @@ enum kv_status kv_disk_write_group(void *ctx, int32_t n, const struct kv_block *
     }
     if (r == KV_OK) {
         begin_group(d, n, b, g.h);
-        kv_lanes_run(d->lanes, find_runs(&g, n), write_item, &g);
+        find_runs(&g, n);
+        write_rounds(&g);
         kv_faults_at_disk(g.faults);
         r = end_group(d, n, b, g.status);
     }
-    pthread_cond_destroy(&g.sealed);
+    for (int i = 0; i < KV_LANES_MAX; i++) pthread_cond_destroy(&g.sealed[i]);
     pthread_mutex_destroy(&g.lock);
     free(g.h);
     free(g.run);

@@ -3,8 +3,14 @@
 #include "runtime/residency/disk_state.h"
 #include "runtime/residency/faults.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum {
+    READERS = 4, /* threads at most. With more all pieces would be told of at once, and opened with nothing left to read meanwhile */
+    PIECE = 512 << 10, SMALL_PIECE = 256 << 10, MAX_PIECES = 64, /* small: where there are fewer extents than readers */
+};
 
 struct opening { /* of one extent */
     struct scratch pages;
@@ -24,6 +30,8 @@ struct read_group {
     uint64_t bytes, span, piece_bytes;
     int32_t pieces; /* of an extent */
     struct opening *open;
+    int32_t all;          /* pieces of the group */
+    _Atomic int32_t next; /* to read */
     pthread_mutex_t lock;
     const struct kv_fault_marks *faults;
 };
@@ -76,9 +84,8 @@ static void open_arrived(struct read_group *g, int32_t n)
     memset(g->dst[n], 0, g->bytes);
 }
 
-static void read_item(void *ctx, int32_t i)
+static void read_piece(struct read_group *g, int32_t i)
 {
-    struct read_group *g = ctx;
     struct opening *x = &g->open[i / g->pieces];
     int32_t piece = i % g->pieces;
     uint64_t from = (uint64_t)piece * g->piece_bytes;
@@ -100,11 +107,27 @@ static void read_item(void *ctx, int32_t i)
     pthread_mutex_unlock(&g->lock);
 }
 
+static void read_pieces(void *ctx, int32_t reader)
+{
+    struct read_group *g = ctx;
+    (void)reader;
+    for (int32_t i; (i = atomic_fetch_add(&g->next, 1)) < g->all;) read_piece(g, i);
+}
+
+static void cut(struct read_group *g, int32_t n, int32_t readers)
+{
+    uint64_t pieces = g->span / (n < readers ? SMALL_PIECE : PIECE);
+    g->pieces = pieces < 1 ? 1 : pieces > MAX_PIECES ? MAX_PIECES : (int32_t)pieces;
+    g->piece_bytes = kv_disk_pages(g->span / (uint64_t)g->pieces);
+    g->all = n * g->pieces;
+}
+
 void kv_disk_read_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, void *const *dst, uint64_t bytes, enum kv_status *each)
 {
     struct disk *d = ctx;
     struct read_group g = {.d = d, .b = b, .id = id, .dst = dst, .bytes = bytes, .span = kv_disk_span(bytes), .faults = kv_faults_here()};
-    g.pieces = kv_disk_pieces(d, n, g.span, &g.piece_bytes);
+    int32_t readers = kv_lanes_count(d->lanes) < READERS ? kv_lanes_count(d->lanes) : READERS;
+    cut(&g, n, readers);
     g.open = calloc((size_t)n, sizeof *g.open);
     if (!g.open) {
         for (int32_t i = 0; i < n; i++) each[i] = KV_OUT_OF_MEMORY;
@@ -115,7 +138,7 @@ void kv_disk_read_group(void *ctx, int32_t n, const struct kv_block *b, const st
         g.open[i].status = !e ? KV_STALE_REPLICA_GENERATION : bytes != e->bytes ? KV_SHORT_COPY : KV_OK;
     }
     pthread_mutex_init(&g.lock, NULL);
-    kv_lanes_run(d->lanes, n * g.pieces, read_item, &g);
+    kv_lanes_run(d->lanes, readers < g.all ? readers : g.all, read_pieces, &g);
     kv_faults_at_disk(g.faults);
     pthread_mutex_destroy(&g.lock);
     for (int32_t i = 0; i < n; i++) {

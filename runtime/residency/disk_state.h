@@ -101,8 +101,6 @@ void kv_disk_spare_stop(struct disk *d);                         /* the file goe
 void kv_disk_spare_ask(struct disk *d);                          /* unless there is one, or no room for one */
 bool kv_disk_spare_take(struct disk *d, struct segment *out);    /* false: none was asked for, or it could not be made */
 
-/* Into how many pieces of piece_bytes, the last one less, extents of so many pages are cut when n of them move together. */
-int32_t kv_disk_pieces(const struct disk *d, int32_t n, uint64_t span, uint64_t *piece_bytes);
 struct scratch kv_disk_take_scratch(struct disk *d, size_t n); /* no bytes: no memory */
 void kv_disk_give_scratch(struct disk *d, struct scratch s);
 

@@ -91,7 +91,7 @@ void kv_lanes_run(struct kv_lanes *l, int32_t n, void (*item)(void *ctx, int32_t
         l->item = item;
         l->ctx = ctx;
         atomic_store(&l->next, 0);
-        pthread_cond_broadcast(&l->work);
+        for (int32_t i = 1; i < n && i <= l->n_threads; i++) pthread_cond_signal(&l->work); /* as many as there is work for */
     }
     pthread_mutex_unlock(&l->lock);
     if (alone) {
