@@ -203,7 +203,7 @@ class Remote(unittest.TestCase):
 
     def test_a_full_server_refuses_and_a_small_one_lets_the_oldest_go(self):
         with Store("--set", "extents.object_bytes=1KiB") as store:
-            with self.client(store.url) as d:
+            with self.client(store.url, "tiers.remote.pause_ms=3600000") as d:
                 self.assertEqual(chat(d, first_turn(), "s")[1], self.first)
                 for i, story in enumerate(OTHERS[:6]):
                     chat(d, first_turn(story), f"other{i}")
