@@ -94,7 +94,7 @@ static void replay(struct kv_gates *g, const struct kv_sample_record *r)
         return;
     }
     struct kv_sample s = {.kind = (enum kv_sample_kind)r->kind, .request = r->request, .layer = r->layer, .kv_head = r->kv_head, .position = r->position,
-                          .exact_equal = r->exact_equal, .bound_holds = r->bound_holds, .shadow = r->shadow, .omitted_mass = r->a, .output_error_relative = r->b, .token_us = r->a};
+                          .rows_selected = r->rows, .rows_total = r->rows_total, .exact_equal = r->exact_equal, .bound_holds = r->bound_holds, .shadow = r->shadow, .omitted_mass = r->a, .output_error_relative = r->b, .token_us = r->a};
     kv_gates_sample(g, &s, (enum kv_arm)r->arm);
 }
 

@@ -36,6 +36,7 @@ struct gate {
     enum metric_id metric;
     struct kv_gate_spec spec;
     uint64_t count, n; /* ZERO: events, and units observed */
+    uint64_t whole;    /* units that left no row out: they say nothing about what leaving out does */
     struct kv_confidence mean;
     struct kv_switchback ratio;
 };
@@ -124,7 +125,7 @@ enum kv_status kv_gates_complete(enum kv_contract exactness, struct kv_gate_spec
 
 static void clear_gate(struct kv_gates *g, struct gate *q)
 {
-    q->count = q->n = 0;
+    q->count = q->n = q->whole = 0;
     const struct kv_metric *m = &metrics[q->metric];
     double low = q->metric == M_quality_drop ? -1 : 0, high = q->metric == M_exposed_stall_us ? 8 * q->spec.threshold : 1;
     if (m->logic == KV_LOGIC_MEAN) kv_confidence_init(&q->mean, low, high, q->spec.threshold);
@@ -175,8 +176,19 @@ void kv_gates_reset(struct kv_gates *g, const struct kv_engine_stats *stats)
     for (int32_t i = 0; i < g->n; i++) clear_gate(g, &g->gate[i]);
 }
 
+/* A short context fits into the budget, or is attended whole below the break-even. */
+static bool is_whole(enum metric_id m, const struct kv_sample *s)
+{
+    return (m == M_omitted_mass || m == M_output_error || m == M_bound_violations) && s->rows_total > 0 && s->rows_selected >= s->rows_total && s->omitted_mass == 0;
+}
+
 static void unit_sample(struct gate *q, const struct kv_sample *s)
 {
+    if (is_whole(q->metric, s)) {
+        q->whole++;
+        q->count += q->metric == M_bound_violations && !s->bound_holds;
+        return;
+    }
     switch (q->metric) {
     case M_exact_mismatches:
         q->count += !s->exact_equal;
@@ -267,6 +279,13 @@ static uint64_t engine_count(const struct kv_gates *g, enum metric_id m)
     }
 }
 
+/* After what else the gate says. */
+static void tell_whole(const struct gate *q, struct kv_gate_result *r)
+{
+    size_t n = strlen(r->detail);
+    if (q->whole) snprintf(r->detail + n, sizeof r->detail - n, "; %llu more left no row out and do not count", (unsigned long long)q->whole);
+}
+
 static void judge_zero(const struct kv_gates *g, const struct gate *q, struct kv_gate_result *r)
 {
     uint64_t counted = engine_count(g, q->metric), events = counted > q->count ? counted : q->count;
@@ -278,9 +297,11 @@ static void judge_zero(const struct kv_gates *g, const struct gate *q, struct kv
     } else if (q->n == 0) {
         r->verdict = KV_NO_DATA;
         snprintf(r->detail, sizeof r->detail, "nothing of the candidate was observed");
+        tell_whole(q, r);
     } else if (q->n < q->spec.min_n) {
         r->verdict = KV_INCONCLUSIVE;
         snprintf(r->detail, sizeof r->detail, "%llu of %llu %ss observed", (unsigned long long)q->n, (unsigned long long)q->spec.min_n, metrics[q->metric].per);
+        tell_whole(q, r);
     } else {
         r->verdict = KV_PASS;
         snprintf(r->detail, sizeof r->detail, "none in %llu observed: rate under %.2g at 95 %%", (unsigned long long)q->n, 3.0 / (double)q->n);
@@ -293,6 +314,7 @@ static void judge_mean(const struct gate *q, struct kv_gate_result *r)
     r->n = c->n;
     if (c->n == 0) {
         snprintf(r->detail, sizeof r->detail, "no %s was measured", metrics[q->metric].per);
+        tell_whole(q, r);
         return;
     }
     r->value = kv_confidence_mean(c);
@@ -308,6 +330,7 @@ static void judge_mean(const struct gate *q, struct kv_gate_result *r)
         r->verdict = KV_INCONCLUSIVE;
         if (enough) snprintf(r->detail, sizeof r->detail, "the threshold lies inside the confidence interval");
         else snprintf(r->detail, sizeof r->detail, "%llu of %llu %ss measured", (unsigned long long)c->n, (unsigned long long)q->spec.min_n, metrics[q->metric].per);
+        tell_whole(q, r);
     }
 }
 

@@ -116,6 +116,27 @@ START_TEST(no_data_is_its_own_verdict)
 }
 END_TEST
 
+/* Contexts shorter than the budget: whatever the method leaves out of longer ones was not seen. */
+START_TEST(units_that_leave_nothing_out_are_no_evidence)
+{
+    struct kv_gates *g = gates(KV_APPROXIMATE);
+    struct kv_sample s = {.kind = KV_SAMPLE_UNIT, .bound_holds = true, .rows_selected = 32, .rows_total = 32};
+    for (int i = 0; i < 2000; i++) kv_gates_sample(g, &s, KV_ARM_CANDIDATE);
+    for (int i = 0; i < 2; i++) {
+        struct kv_gate_result r = judge(g, KV_STAGE_SHADOW, i ? "output_error" : "omitted_mass");
+        ck_assert_int_eq(r.verdict, KV_NO_DATA);
+        ck_assert_uint_eq(r.n, 0);
+        ck_assert_msg(strstr(r.detail, "2000 more left no row out") != NULL, "%s", r.detail);
+    }
+    ck_assert_int_eq(judge(g, KV_STAGE_SHADOW, "illegal_fallbacks").verdict, KV_PASS); /* that one has seen them run */
+    s.rows_total = 64;
+    for (int i = 0; i < 300; i++) kv_gates_sample(g, &s, KV_ARM_CANDIDATE);
+    ck_assert_int_eq(judge(g, KV_STAGE_SHADOW, "omitted_mass").verdict, KV_PASS);
+    ck_assert_uint_eq(judge(g, KV_STAGE_SHADOW, "omitted_mass").n, 300);
+    kv_gates_destroy(g);
+}
+END_TEST
+
 START_TEST(a_good_candidate_passes_with_enough_units)
 {
     struct kv_gates *g = gates(KV_APPROXIMATE);
@@ -362,6 +383,7 @@ Suite *suite_gates(void)
     tcase_add_test(t, what_must_be_zero_cannot_be_loosened);
     tcase_add_test(t, the_contracts_own_gates_are_added_once);
     tcase_add_test(t, no_data_is_its_own_verdict);
+    tcase_add_test(t, units_that_leave_nothing_out_are_no_evidence);
     tcase_add_test(t, a_good_candidate_passes_with_enough_units);
     tcase_add_test(t, a_bad_candidate_fails);
     tcase_add_test(t, one_mismatch_fails_at_once);
