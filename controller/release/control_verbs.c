@@ -229,11 +229,18 @@ static enum kv_status move_verb(struct kv_control *c, uint64_t rollout, enum kv_
     if (v == KV_VERB_ramp) to = e->r.stage, step = e->r.step;
     else kv_release_next(&e->r, &to, &step, &fraction);
     bool same = fraction == e->r.fraction, off = e->r.stage == KV_STAGE_OFF;
+    struct kv_release_facts f;
+    kv_control_facts(c, e, &f);
+    enum kv_status st = v == KV_VERB_ramp && fraction > e->r.fraction ? kv_release_gates_pass(&f, err) : KV_OK;
     pthread_mutex_unlock(&c->state);
     if (v == KV_VERB_ramp && (!(fraction > 0 && fraction < 1) || same)) {
         kv_fail(err, KV_BAD_ARGUMENT, "fraction", "the ramp's fraction must lie between 0 and 1 and differ from the present one");
         kv_hint(err, "advance leads to FULL, rollback to the baseline");
         return KV_BAD_ARGUMENT;
+    }
+    if (st != KV_OK) {
+        kv_hint(err, "a larger share waits for the gates like any other step; a smaller one does not");
+        return st;
     }
     snprintf(detail, sizeof detail, "%s%s%.120s", v == KV_VERB_ramp ? "ramp set by hand" : v == KV_VERB_breakglass ? "break-glass" : off ? "started" : "every gate passed", reason && *reason ? ": " : "", reason ? reason : "");
     return kv_control_advance(c, to, step, fraction, detail, actor, err);

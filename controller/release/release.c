@@ -126,10 +126,20 @@ enum kv_status kv_release_move(struct kv_rollout *r, struct kv_transition *t, in
     return KV_OK;
 }
 
+enum kv_status kv_release_gates_pass(const struct kv_release_facts *f, struct kv_error *err)
+{
+    int32_t which = -1;
+    enum kv_verdict v = kv_gates_decide(f->gates, f->n_gates, &which);
+    if (v == KV_PASS) return KV_OK;
+    const char *name = which >= 0 ? f->gates[which].metric : "gates";
+    const char *why = which >= 0 ? f->gates[which].detail : "no gate was evaluated yet";
+    return kv_fail(err, v == KV_FAILED ? KV_GATE_FAILED : KV_GATE_NO_DATA, name, "gate %s: %s, %s", name, kv_verdict_name(v), why);
+}
+
 static enum kv_status may_advance(const struct kv_rollout *r, const struct kv_release_facts *f, struct kv_error *err)
 {
     enum kv_stage to;
-    int32_t step, which = -1;
+    int32_t step;
     double fraction;
     if (!kv_release_next(r, &to, &step, &fraction)) return kv_fail(err, KV_ILLEGAL_TRANSITION, kv_stage_name(r->stage), "nothing follows %s", kv_stage_name(r->stage));
     if (r->paused) {
@@ -150,11 +160,7 @@ static enum kv_status may_advance(const struct kv_rollout *r, const struct kv_re
                            (unsigned long long)s->min_samples);
     }
     if (r->stage == KV_STAGE_OFF) return KV_OK; /* nothing has run yet, so nothing can be judged */
-    enum kv_verdict v = kv_gates_decide(f->gates, f->n_gates, &which);
-    if (v == KV_PASS) return KV_OK;
-    const char *name = which >= 0 ? f->gates[which].metric : "gates";
-    const char *why = which >= 0 ? f->gates[which].detail : "no gate was evaluated yet";
-    return kv_fail(err, v == KV_FAILED ? KV_GATE_FAILED : KV_GATE_NO_DATA, name, "gate %s: %s, %s", name, kv_verdict_name(v), why);
+    return kv_release_gates_pass(f, err);
 }
 
 /* Serving traffic needs a second pair of eyes where there is one. */

@@ -103,5 +103,7 @@ struct kv_release_facts { /* what a verb's legality depends on besides the rollo
 };
 /* OK, or the reason with a sentence why not. */
 enum kv_status kv_release_may(const struct kv_rollout *r, enum kv_verb v, const struct kv_release_facts *f, struct kv_error *err);
+/* OK when every judged gate passes: what any step forward needs, a larger share set by hand too. */
+enum kv_status kv_release_gates_pass(const struct kv_release_facts *f, struct kv_error *err);
 
 #endif

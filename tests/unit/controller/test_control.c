@@ -209,6 +209,23 @@ START_TEST(an_advance_in_between_takes_nobodys_click)
 }
 END_TEST
 
+/* Only PASS moves forward, whoever asks; backward nothing is asked. */
+START_TEST(a_ramp_by_hand_waits_for_the_gates)
+{
+    uint64_t id = create("quest");
+    struct kv_error err = {0};
+    for (int i = 0; i < 60 && view(id)->r.stage != KV_STAGE_RAMP; i++) run(1, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_RAMP); /* its evidence has just begun afresh */
+    double now = view(id)->r.fraction;
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_skip, 0, 0, "", "operator:x", NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 0.97, "", "operator:x", NULL, &err), KV_GATE_NO_DATA);
+    ck_assert_msg(strstr(err.hint, "waits for the gates") != NULL, "%s", err.hint);
+    ck_assert_double_eq(view(id)->r.fraction, now);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, now / 2, "", "operator:x", NULL, &err), KV_OK);
+    ck_assert_double_eq(view(id)->r.fraction, now / 2);
+}
+END_TEST
+
 START_TEST(pause_skip_ramp_freeze)
 {
     uint64_t id = create("quest");
@@ -229,8 +246,8 @@ START_TEST(pause_skip_ramp_freeze)
     ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 0.7, "", "operator:x", NULL, &err), KV_CONFLICT); /* one change at a time */
     ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_skip, 0, 0, "", "operator:x", NULL, &err), KV_OK);
     ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 1, "", "operator:x", NULL, &err), KV_BAD_ARGUMENT);
-    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 0.7, "", "operator:x", NULL, &err), KV_OK);
-    ck_assert_double_eq(view(id)->r.fraction, 0.7);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_ramp, 0, 0.1, "", "operator:x", NULL, &err), KV_OK);
+    ck_assert_double_eq(view(id)->r.fraction, 0.1);
     ck_assert_int_eq(kv_control_freeze(control, true, "exam", "operator:x", &err), KV_OK);
     run(20, 0.01, true, 1);
     ck_assert_int_eq(view(id)->r.stage, KV_STAGE_RAMP);
@@ -397,6 +414,7 @@ Suite *suite_control(void)
     tcase_add_test(t, a_rollback_is_fenced_durable_and_recorded);
     tcase_add_test(t, a_rollback_beats_a_pending_advance);
     tcase_add_test(t, an_advance_in_between_takes_nobodys_click);
+    tcase_add_test(t, a_ramp_by_hand_waits_for_the_gates);
     tcase_add_test(t, pause_skip_ramp_freeze);
     tcase_add_test(t, one_rollout_is_live_and_full_makes_room);
     tcase_add_test(t, policies_change_and_faults_hold);
