@@ -138,6 +138,9 @@ static void release_metrics(struct page *p, const struct kv_status_view *v)
     gauge(p, "kvasir_release_fraction_ratio", "share of eligible sessions on the candidate", v->fraction);
     gauge(p, "kvasir_release_epoch", "epoch of the release word", (double)v->epoch);
     gauge(p, "kvasir_release_latched", "1 when rolled back", v->latched);
+    head(p, "kvasir_rollbacks_total", "counter", "live rollouts sent back to the exact baseline since the start, whoever or whatever did it");
+    for (int i = 0; i < KV_ROLLBACK_CAUSES; i++)
+        fprintf(p->f, "kvasir_rollbacks_total{reason=\"%s\"} %llu\n", kv_rollback_cause[i] ? kv_status_name(kv_rollback_cause[i]) : "OTHER", (unsigned long long)v->rollbacks[i]);
     gauge(p, "kvasir_release_frozen", "1 when releases are frozen", v->frozen);
     gauge(p, "kvasir_omitted_mass_ratio", "mean omitted attention mass of the candidate", v->omitted_mass_mean);
     gauge(p, "kvasir_omitted_mass_upper_ratio", "its upper confidence bound", v->omitted_mass_upper);

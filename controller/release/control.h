@@ -177,6 +177,9 @@ struct kv_rollout_view {
     struct kv_verb_view verbs[KV_VERBS];
     int32_t n_verbs;
 };
+enum { KV_ROLLBACK_CAUSES = 6 };
+/* Why live rollouts were sent back since the start; the last one, KV_OK, stands for any other. */
+extern const enum kv_status kv_rollback_cause[KV_ROLLBACK_CAUSES];
 struct kv_status_view {
     enum kv_stage stage;           /* EXACT_BASELINE when latched, OFF when nothing is live */
     double fraction;
@@ -188,6 +191,7 @@ struct kv_status_view {
     double omitted_mass_mean, omitted_mass_upper; /* NAN: none */
     uint64_t units;
     double tokens_per_s, tpot_p50_ms, tpot_p99_ms, ttft_p50_ms, stall_ms; /* last ten seconds; NAN: none */
+    uint64_t rollbacks[KV_ROLLBACK_CAUSES];
     struct kv_engine_stats engine;
     struct kv_store_health store;
 };

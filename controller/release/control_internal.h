@@ -87,6 +87,7 @@ struct kv_control {
         enum kv_arm arm;
     } arm[ARM_SLOTS];
     struct kv_status_view shown;
+    uint64_t rollbacks[KV_ROLLBACK_CAUSES];
     struct kv_history_point history[KV_HISTORY_POINTS];
     uint64_t n_history;
 

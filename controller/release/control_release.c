@@ -129,6 +129,15 @@ enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_
 
 /* ---------------------------------------------------------------- back */
 
+const enum kv_status kv_rollback_cause[KV_ROLLBACK_CAUSES] = {KV_OPERATOR_ROLLBACK, KV_GATE_FAILED, KV_EXACT_MISMATCH, KV_POLICY_ROLLBACK, KV_STORE_UNAVAILABLE, KV_OK};
+
+static void count(struct kv_control *c, enum kv_status reason)
+{
+    int i = 0;
+    while (i < KV_ROLLBACK_CAUSES - 1 && kv_rollback_cause[i] != reason) i++;
+    c->rollbacks[i]++;
+}
+
 static void acknowledge(struct kv_control *c, const struct kv_rollback *fenced, int64_t began_us, enum kv_status durable, struct kv_rollback_answer *out)
 {
     memset(out, 0, sizeof *out);
@@ -166,6 +175,7 @@ void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const cha
     memcpy(t.detail, i.detail, sizeof t.detail);
     if (e && e->r.id == i.rollout) {
         t.epoch = ++c->epoch;
+        count(c, reason);
         if (kv_release_move(&e->r, &t, e->r.step, NULL) == KV_OK && c->n_unrecorded < (int32_t)(sizeof c->unrecorded / sizeof *c->unrecorded))
             c->unrecorded[c->n_unrecorded++] = (struct unrecorded){e->r.id, t};
         c->live = NULL;

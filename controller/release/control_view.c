@@ -179,6 +179,7 @@ void kv_control_status(struct kv_control *c, struct kv_status_view *out)
     struct kv_release_word w = c->port.word(c->port.ctx);
     pthread_mutex_lock(&c->state);
     *out = c->shown;
+    memcpy(out->rollbacks, c->rollbacks, sizeof c->rollbacks);
     pthread_mutex_unlock(&c->state);
     if (w.latched) out->stage = KV_STAGE_EXACT_BASELINE; /* true at once, not at the next tick */
     out->latched = w.latched;

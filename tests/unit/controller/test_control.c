@@ -43,6 +43,26 @@ START_TEST(a_bad_candidate_falls_back_in_shadow)
 }
 END_TEST
 
+START_TEST(rollbacks_are_counted_by_reason)
+{
+    struct kv_status_view s;
+    create("quest");
+    run(5, 0.3, true, 1);
+    uint64_t next = create("quest");
+    struct kv_rollback_answer a;
+    struct kv_error err;
+    ck_assert_int_eq(kv_control_rollback(control, next, "", "operator:me", &a, &err), KV_OK);
+    ck_assert_int_eq(kv_control_rollback(control, next, "again", "operator:me", &a, &err), KV_OK); /* nothing was live any more */
+    kv_control_status(control, &s);
+    uint64_t all = 0;
+    for (int i = 0; i < KV_ROLLBACK_CAUSES; i++) {
+        all += s.rollbacks[i];
+        if (kv_rollback_cause[i] == KV_GATE_FAILED || kv_rollback_cause[i] == KV_OPERATOR_ROLLBACK) ck_assert_uint_eq(s.rollbacks[i], 1);
+    }
+    ck_assert_uint_eq(all, 2);
+}
+END_TEST
+
 START_TEST(one_different_bit_falls_back)
 {
     uint64_t id = create("layerwise");
@@ -406,6 +426,7 @@ Suite *suite_control(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_good_candidate_reaches_full_by_itself);
     tcase_add_test(t, a_bad_candidate_falls_back_in_shadow);
+    tcase_add_test(t, rollbacks_are_counted_by_reason);
     tcase_add_test(t, one_different_bit_falls_back);
     tcase_add_test(t, a_slow_candidate_falls_back_in_canary);
     tcase_add_test(t, no_data_never_advances);
