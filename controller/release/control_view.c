@@ -55,10 +55,10 @@ void kv_control_measure(struct kv_control *c)
     for (int rounds = 0; rounds < 64; rounds++) { /* bounded: a busy engine must not hold up the tick */
         size_t n = c->port.samples(c->port.ctx, batch, 256);
         pthread_mutex_lock(&c->state);
-        uint64_t live = c->live ? c->live->r.id : 0, epoch = live ? c->live->r.epoch : 0;
+        uint64_t live = c->live ? c->live->r.id : 0, epoch = live ? c->live->r.epoch : 0, installed = c->installed.epoch;
         enum kv_stage stage = live ? c->live->r.stage : KV_STAGE_OFF;
         for (size_t i = 0; i < n; i++) {
-            arm[i] = arm_of(c, &batch[i], live);
+            arm[i] = batch[i].epoch == installed ? arm_of(c, &batch[i], live) : KV_ARM_OUTSIDE; /* what the step before has left is no evidence of this one */
             if (arm[i] == KV_ARM_CANDIDATE && (batch[i].kind == KV_SAMPLE_UNIT || batch[i].kind == KV_SAMPLE_TOKEN)) c->samples++;
         }
         pthread_mutex_unlock(&c->state);

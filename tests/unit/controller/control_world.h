@@ -162,7 +162,9 @@ static inline uint64_t create(const char *pipeline)
 static inline void push(const struct kv_sample *s)
 {
     ck_assert_uint_lt(engine.n_samples, 4096);
-    engine.sample[engine.n_samples++] = *s;
+    engine.sample[engine.n_samples] = *s;
+    if (!s->epoch) engine.sample[engine.n_samples].epoch = engine.word & ~LATCH; /* the engine stamps them */
+    engine.n_samples++;
 }
 
 /* Traffic of one second: shadowed units, tokens of both arms, stalls. mass: omitted by the candidate; equal: its bits. */

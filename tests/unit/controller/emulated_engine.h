@@ -53,7 +53,7 @@ static size_t emulated_samples(void *ctx, struct kv_sample *out, size_t cap)
 {
     (void)ctx;
     size_t n = emulated.traffic && emulated.candidate ? (cap < 200 ? cap : 200) : 0;
-    for (size_t i = 0; i < n; i++) out[i] = (struct kv_sample){.kind = KV_SAMPLE_UNIT, .candidate = emulated.candidate, .exact_equal = true, .bound_holds = true};
+    for (size_t i = 0; i < n; i++) out[i] = (struct kv_sample){.kind = KV_SAMPLE_UNIT, .epoch = emulated.word & ~EMULATED_LATCH, .candidate = emulated.candidate, .exact_equal = true, .bound_holds = true};
     static bool served; /* every other call, so that a drain ends */
     return (served = !served) ? n : 0;
 }

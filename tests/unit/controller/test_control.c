@@ -105,6 +105,24 @@ START_TEST(no_data_never_advances)
 }
 END_TEST
 
+/* What was measured before a step waits in the engine's ring until the next tick. */
+START_TEST(samples_of_the_step_before_do_not_count)
+{
+    uint64_t id = create("quest");
+    run(3, 0.01, true, 1);
+    uint64_t before = engine.word;
+    for (int i = 0; i < 60 && view(id)->r.stage != KV_STAGE_CANARY; i++) run(1, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_CANARY);
+    ck_assert_uint_ne(engine.word, before);
+    for (int i = 0; i < 500; i++) push(&(struct kv_sample){.kind = KV_SAMPLE_UNIT, .epoch = before, .candidate = id, .omitted_mass = 0.9, .exact_equal = true, .bound_holds = true});
+    kv_control_tick(control);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_int_eq(v->r.stage, KV_STAGE_CANARY);
+    for (int32_t i = 0; i < v->n_gates; i++)
+        if (!strcmp(v->gates[i].metric, "omitted_mass")) ck_assert_msg(!(v->gates[i].value > 0.01), "%g of %llu", v->gates[i].value, (unsigned long long)v->gates[i].n);
+}
+END_TEST
+
 START_TEST(full_stays_reversible)
 {
     uint64_t id = create("quest");
@@ -430,6 +448,7 @@ Suite *suite_control(void)
     tcase_add_test(t, one_different_bit_falls_back);
     tcase_add_test(t, a_slow_candidate_falls_back_in_canary);
     tcase_add_test(t, no_data_never_advances);
+    tcase_add_test(t, samples_of_the_step_before_do_not_count);
     tcase_add_test(t, full_stays_reversible);
     tcase_add_test(t, the_engines_own_counts_fall_back);
     tcase_add_test(t, a_rollback_is_fenced_durable_and_recorded);
