@@ -6,6 +6,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+enum { NICER = 12 }; /* to the system a fifteenth of a thread that computes */
 
 struct kv_lanes {
     int32_t n_threads; /* beside the caller's */
@@ -26,10 +29,16 @@ static void take_items(struct kv_lanes *l, int32_t n, void (*item)(void *ctx, in
     for (int32_t i; (i = atomic_fetch_add(&l->next, 1)) < n;) item(ctx, i);
 }
 
+void kv_lanes_give_way(void)
+{
+    (void)!nice(NICER); /* of this thread alone, on Linux */
+}
+
 static void *lane_main(void *arg)
 {
     struct kv_lanes *l = arg;
     uint64_t seen = 0;
+    kv_lanes_give_way();
     pthread_mutex_lock(&l->lock);
     for (;;) {
         while (!l->stop && (!l->taken || l->group == seen)) pthread_cond_wait(&l->work, &l->lock);

@@ -17,5 +17,8 @@ void kv_lanes_destroy(struct kv_lanes *l);
 /* Calls item(ctx, i) once for every i of [0, n), in any order. */
 void kv_lanes_run(struct kv_lanes *l, int32_t n, void (*item)(void *ctx, int32_t i), void *ctx);
 int32_t kv_lanes_count(const struct kv_lanes *l);
+/* The calling thread takes a small share of a processor that others want, and all of one that nobody does: tokens of those that run wait for no copy. The
+ * lanes' own threads do. */
+void kv_lanes_give_way(void);
 
 #endif
