@@ -233,6 +233,14 @@ enum kv_status kv_credits_release(struct kv_credits *c, struct kv_credit_ticket 
     return live ? KV_OK : KV_STALE_CREDIT;
 }
 
+uint64_t kv_credits_returns(struct kv_credits *c)
+{
+    pthread_mutex_lock(&c->lock);
+    uint64_t n = c->counts.released + c->counts.resets;
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
 void kv_credits_reset(struct kv_credits *c)
 {
     pthread_mutex_lock(&c->lock);

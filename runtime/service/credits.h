@@ -46,6 +46,8 @@ void kv_credits_destroy(struct kv_credits *c);
 enum kv_status kv_credits_reserve(struct kv_credits *c, const struct kv_credit_ask *ask, int64_t now_us, struct kv_credit_ticket *out, enum kv_credit *lacks, bool *shared);
 /* Gives everything of the ticket back, and empties it. */
 enum kv_status kv_credits_release(struct kv_credits *c, struct kv_credit_ticket *t);
+/* Changes whenever something was given back: before that, what did not fit does not fit now. */
+uint64_t kv_credits_returns(struct kv_credits *c);
 /* Every ticket becomes stale and every credit free: after the transfers' engine was reset. */
 void kv_credits_reset(struct kv_credits *c);
 
@@ -81,7 +83,7 @@ struct kv_offload_demand { /* of one request under exact offload */
 /* All seven must hold; the reason of the first that does not: SUPPORT_NOT_RECOVERABLE, DEVICE_BUDGET, HOST_BUDGET, PINNED_BUDGET,
  * H2D_BUDGET, D2H_BUDGET, QUEUE_FULL. err says by how much and what would make it fit. Pure. */
 enum kv_status kv_offload_admit(const struct kv_offload_demand *d, const struct kv_offload_demand *free, struct kv_error *err);
-/* The account of an engine's transfers: moved-to-compute requests and swaps hold tickets in it. */
+/* The account of an engine's transfers: moved-to-compute requests and swaps, both ways, hold tickets in it. */
 struct kv_engine;
 struct kv_credits *kv_engine_credits(struct kv_engine *e);
 

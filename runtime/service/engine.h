@@ -101,7 +101,7 @@ struct kv_engine {
     struct kv_sequence **live;       /* [max_sequences], by arrival */
     int32_t n_live;
     uint64_t prefix_hits, prefix_misses; /* blocks of prompts that the index of prefixes held, and those that it did not */
-    uint64_t reserved_bytes, saving_bytes; /* saving: of them, what saves of finished turns hold */
+    uint64_t reserved_bytes, saving_bytes; /* saving: of them, what saves of finished turns and of pauses hold */
     struct kv_step_item *items;      /* [max_sequences] */
     int32_t n_items;
     struct kv_batch_key *batch;      /* [max_sequences] of those that decode */
@@ -153,6 +153,9 @@ void kv_scheduler_sweep(struct kv_engine *e);        /* removes finished sequenc
 enum kv_status kv_engine_credits_create(struct kv_engine *e, struct kv_error *err);
 bool kv_engine_take_credits(struct kv_engine *e, struct kv_sequence *s, const struct kv_placement *p); /* false: receipted, stays on the baseline */
 void kv_engine_give_credits(struct kv_engine *e, struct kv_sequence *s);
+/* Of rows that leave for a swap or come back from it. CREDIT_PRESSURE: the request is seen to wait for them; CAPACITY: it never gets them. */
+enum kv_status kv_engine_take_move_credits(struct kv_engine *e, uint64_t request, const char *what, uint64_t bytes, struct kv_credit_ticket *out);
+void kv_engine_give_move_credits(struct kv_engine *e, uint64_t request, struct kv_credit_ticket *t); /* of what it holds, and its waiting */
 
 /* engine_rates.c: what admission estimates from */
 void kv_engine_rates_step(struct kv_engine *e, double step_us); /* after a step */
@@ -163,6 +166,7 @@ void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s); /* a pr
 int32_t kv_engine_prefix_limit(const struct kv_sequence *s); /* rows that need not be computed, were they all there */
 void kv_engine_offer_prefix(struct kv_engine *e, struct kv_sequence *s); /* after a commit */
 enum kv_status kv_engine_reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n); /* gives up kept blocks for the room */
+enum kv_status kv_engine_reserve_raw(struct kv_engine *e, struct kv_sequence *s, int32_t n); /* with bytes of before in them */
 
 /* engine_turns.c: rows that outlive their turn */
 enum kv_status kv_engine_turns_create(struct kv_engine *e, struct kv_error *err);

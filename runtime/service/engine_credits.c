@@ -69,6 +69,21 @@ bool kv_engine_take_credits(struct kv_engine *e, struct kv_sequence *s, const st
     return false;
 }
 
+enum kv_status kv_engine_take_move_credits(struct kv_engine *e, uint64_t request, const char *what, uint64_t bytes, struct kv_credit_ticket *out)
+{
+    struct kv_credit_ask ask = {.request = request, .what = what, .backend_bytes = bytes, .queue_slots = 1};
+    enum kv_credit lacks;
+    enum kv_status s = kv_credits_reserve(e->credits, &ask, kv_engine_now_us(), out, &lacks, NULL);
+    if (s == KV_CREDIT_PRESSURE) kv_credits_wait(e->credits, request, what, lacks, kv_engine_now_us());
+    return s;
+}
+
+void kv_engine_give_move_credits(struct kv_engine *e, uint64_t request, struct kv_credit_ticket *t)
+{
+    if (t->generation) (void)kv_credits_release(e->credits, t); /* one from before a reset counts as stale */
+    kv_credits_forget(e->credits, request);
+}
+
 /* The last one leaves nothing of the rounding behind. */
 static void give_rate(double *promised, double rate)
 {

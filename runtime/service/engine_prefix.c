@@ -59,9 +59,19 @@ void kv_engine_offer_prefix(struct kv_engine *e, struct kv_sequence *s)
     }
 }
 
-enum kv_status kv_engine_reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n)
+static enum kv_status reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n, enum kv_status (*take)(struct kv_cache *c, struct kv_arena *a, int32_t n))
 {
     enum kv_status status;
-    while ((status = kv_cache_reserve(&s->cache, e->arena, n)) == KV_CAPACITY && kv_prefix_evict(e->prefix, e->arena)) continue;
+    while ((status = take(&s->cache, e->arena, n)) == KV_CAPACITY && kv_prefix_evict(e->prefix, e->arena)) continue;
     return status;
+}
+
+enum kv_status kv_engine_reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n)
+{
+    return reserve(e, s, n, kv_cache_reserve);
+}
+
+enum kv_status kv_engine_reserve_raw(struct kv_engine *e, struct kv_sequence *s, int32_t n)
+{
+    return reserve(e, s, n, kv_cache_reserve_raw);
 }

@@ -197,7 +197,7 @@ static void settle(struct kv_engine *e, struct kv_step_item *it, enum kv_finish 
             .token_us = (double)atomic_load(&it->own_ns) / 1e3 / kv_workers_count(e->workers) + it->shared_us});
     if (finish == KV_FINISH_STOP && s->pause_at_stop && s->text.stopped) {
         if (s->n_tokens - s->n_prompt == s->max_tokens) finish = KV_FINISH_LENGTH; /* a pause with nothing left to say could never be resumed */
-        else if (kv_pauses_hold(e, s, KV_PAUSE_AUTO)) return;
+        else if (kv_pauses_hold(e, s, KV_PAUSE_AUTO, true)) return;
     }
     if (finish != KV_RUNNING) kv_scheduler_finish(e, s, finish, KV_OK);
 }

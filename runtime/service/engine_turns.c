@@ -40,6 +40,7 @@ static void leave(struct kv_engine *e, struct kv_sequence *s)
 {
     s->cache.arrived = NULL;
     s->arriving = false;
+    if (s->resume) kv_engine_give_move_credits(e, s->id, &s->turn->credit);
     kv_turns_let_go(e->turns, s->turn);
     s->turn = NULL;
     s->turn_over = true;
@@ -98,6 +99,30 @@ static bool starts(struct kv_engine *e, struct kv_sequence *s)
     return true;
 }
 
+/* Rows that come back from a swap hold credits while they do. PRESSURE: not yet. */
+static enum kv_status may_read(struct kv_engine *e, struct kv_sequence *s, uint64_t bytes)
+{
+    if (!s->resume) return KV_OK;
+    uint64_t returns = kv_credits_returns(e->credits);
+    if (s->credits_tried == returns + 1) return KV_CREDIT_PRESSURE;
+    s->credits_tried = returns + 1;
+    return kv_engine_take_move_credits(e, s->id, "swap-in", bytes, &s->turn->credit);
+}
+
+/* true: the read has begun, or waits for its credits. */
+static bool begin_read(struct kv_engine *e, struct kv_sequence *s)
+{
+    struct kv_turn *t = s->turn;
+    int32_t blocks = t->end - t->first;
+    enum kv_status credit = blocks > 0 ? may_read(e, s, (uint64_t)blocks * (uint64_t)e->weights->n_layers * s->cache.slab_bytes) : KV_OK;
+    if (credit == KV_CREDIT_PRESSURE) return true;
+    if (t->fetch_status != KV_OK) kv_report_failure(e, s, t->fetch_status, KV_NOT_FETCHED);
+    /* Written whole before anybody reads them: what was there before need not go first. */
+    if (blocks <= 0 || credit != KV_OK || kv_engine_reserve_raw(e, s, blocks * KV_BLOCK_ROWS) != KV_OK) return false;
+    kv_turns_read(e->turns, t, &s->cache);
+    return true;
+}
+
 bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s)
 {
     if (!e->turns || s->turn_over) return false;
@@ -107,11 +132,7 @@ bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s)
     case KV_TURN_LOOKING: return true;
     case KV_TURN_READING: return !starts(e, s);
     case KV_TURN_FOUND:
-        if (s->turn->fetch_status != KV_OK) kv_report_failure(e, s, s->turn->fetch_status, KV_NOT_FETCHED);
-        if (s->turn->end > s->turn->first && kv_engine_reserve(e, s, (s->turn->end - s->turn->first) * KV_BLOCK_ROWS) == KV_OK) {
-            kv_turns_read(e->turns, s->turn, &s->cache);
-            return true;
-        }
+        if (begin_read(e, s)) return true;
         break;
     case KV_TURN_DONE: arrived(e, s); break;
     }
@@ -151,7 +172,8 @@ void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
         return;
     }
     kv_cache_truncate(&s->cache, e->arena, blocks * KV_BLOCK_ROWS);
-    if (kv_turns_save(e->turns, s->tenant, s->session, s->tokens, &s->cache, blocks, e->us_per_row)) e->reserved_bytes += bytes, e->saving_bytes += bytes;
+    struct kv_turn_rows rows = {.tenant = s->tenant, .session = s->session, .request = s->id, .tokens = s->tokens, .cache = &s->cache, .blocks = blocks, .us_per_row = e->us_per_row};
+    if (kv_turns_save(e->turns, &rows)) e->reserved_bytes += bytes, e->saving_bytes += bytes;
     else kv_turns_note(e->turns, s->tenant, s->session, KV_SESSION_TOKEN_ONLY);
 }
 
@@ -178,6 +200,7 @@ static void give_back(struct kv_engine *e)
         e->reserved_bytes -= bytes;
         e->saving_bytes -= bytes;
         if (t->status != KV_OK) report_unsaved(e, t);
+        if (t->credit.generation) kv_engine_give_move_credits(e, t->request, &t->credit);
         kv_pauses_saved(e, t);
         kv_cache_free(&t->own, e->arena);
         kv_turns_let_go(e->turns, t);

@@ -59,6 +59,7 @@ void kv_paused_remove_at(struct kv_engine *e, int32_t i)
     struct kv_pauses *ps = e->pauses;
     struct kv_paused *p = ps->list[i];
     kv_paused_give_credits(e, p);
+    ps->tried_at = UINT64_MAX; /* it may have stood before others that wait */
     kv_paused_drop_rows(e, p);
     kv_paused_drop_swap(ps, p);
     pthread_mutex_lock(&e->lock);
@@ -86,7 +87,7 @@ int32_t kv_paused_find(const struct kv_pauses *ps, uint64_t id)
 
 /* ---------------------------------------------------------------- pause */
 
-bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_action asked)
+bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_action asked, bool by_itself)
 {
     struct kv_pauses *ps = e->pauses;
     struct kv_paused *p = ps->n < KV_PAUSES_MAX ? calloc(1, sizeof *p) : NULL;
@@ -112,6 +113,7 @@ bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_ac
     s->reserved_bytes = 0;
     pthread_mutex_lock(&e->lock);
     ps->list[ps->n++] = p;
+    p->forget = by_itself && atomic_load(&s->stream->cancelled); /* in the list first: who goes from now on finds it there */
     pthread_mutex_unlock(&e->lock);
     kv_paused_move(e, p, KV_SESSION_QUIESCING);
     kv_paused_apply(e, p, asked == KV_PAUSE_SWAP || asked == KV_PAUSE_DISCARD ? asked : KV_PAUSE_PRESERVE);
@@ -145,7 +147,7 @@ static enum kv_status pause_live(struct kv_engine *e, const struct kv_pause_want
     }
     struct kv_sequence *s = e->live[at];
     if (s->n_tokens == s->n_prompt) return KV_PAUSE_IN_PREFILL;
-    if (!kv_pauses_hold(e, s, w->action)) return KV_QUEUE_FULL;
+    if (!kv_pauses_hold(e, s, w->action, false)) return KV_QUEUE_FULL;
     memmove(&e->live[at], &e->live[at + 1], (size_t)(--e->n_live - at) * sizeof *e->live);
     *w->view = e->pauses->list[e->pauses->n - 1]->view;
     return KV_OK;
@@ -159,6 +161,25 @@ static void report_expiry(struct kv_engine *e, const struct kv_paused *p)
     memcpy(r.session, p->view.session, sizeof r.session);
     snprintf(r.detail, sizeof r.detail, "nobody came for it; its rows are given up");
     kv_report_receipt(e, NULL, KV_RECEIPT_PAUSE, KV_PAUSE_EXPIRED, r);
+}
+
+/* The first in the list gets its credits first, however little others want. */
+static void start_waiting(struct kv_engine *e)
+{
+    struct kv_pauses *ps = e->pauses;
+    uint64_t returns = kv_credits_returns(e->credits);
+    if (returns == ps->tried_at) return;
+    ps->tried_at = returns;
+    for (int32_t i = 0; i < ps->n;) {
+        int32_t before = ps->n;
+        if (!kv_paused_waits(ps->list[i])) {
+            i++;
+            continue;
+        }
+        kv_paused_start_in(e, ps->list[i]);
+        if (ps->n < before) continue; /* it goes on without them */
+        if (kv_paused_waits(ps->list[i])) return;
+    }
 }
 
 void kv_pauses_begin(struct kv_engine *e)
@@ -190,6 +211,7 @@ void kv_pauses_begin(struct kv_engine *e)
         if (late) report_expiry(e, p);
         if (gone || ((forget || late) && !p->into)) kv_paused_remove_at(e, i);
     }
+    start_waiting(e);
     kv_paused_revise(e, kv_engine_now_us());
     kv_paused_move_some(e);
 }
@@ -198,7 +220,8 @@ bool kv_pauses_busy(const struct kv_engine *e)
 {
     const struct kv_pauses *ps = e->pauses;
     bool busy = ps->wants != NULL;
-    for (int32_t i = 0; i < ps->n && !busy; i++) busy = kv_paused_moves(ps->list[i]) || ps->list[i]->forget;
+    for (int32_t i = 0; i < ps->n && !busy; i++)
+        busy = kv_paused_moves(ps->list[i]) || ps->list[i]->forget || (kv_paused_waits(ps->list[i]) && kv_credits_returns(e->credits) != ps->tried_at);
     return busy;
 }
 
@@ -240,14 +263,6 @@ void kv_paused_take_over(struct kv_engine *e, struct kv_paused *p)
     p->reserved_bytes = 0;
 }
 
-/* Slabs for the rows that come back; what is kept of prefixes goes first, and enough of it at once. */
-static bool make_place(struct kv_engine *e, struct kv_paused *p)
-{
-    uint64_t bytes = p->n_slabs * p->cache.slab_bytes;
-    while (kv_arena_capacity_bytes(e->arena) - kv_arena_used_bytes(e->arena) < bytes && kv_prefix_evict(e->prefix, e->arena)) continue;
-    return kv_cache_reserve_raw(&p->into->cache, e->arena, p->view.rows) == KV_OK;
-}
-
 bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s)
 {
     int32_t i = kv_paused_find(e->pauses, s->resume);
@@ -265,13 +280,8 @@ bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s)
     if (p->view.state == KV_SESSION_PAUSED_GPU) {
         kv_paused_take_over(e, p);
         kv_paused_go_on(e, p);
-    } else if (p->view.state == KV_SESSION_PAUSED_HOST && make_place(e, p)) {
-        p->moved = 0;
-        kv_paused_move(e, p, KV_SESSION_SWAPPING_IN);
     } else {
-        if (p->view.state != KV_SESSION_TOKEN_ONLY) kv_paused_move(e, p, KV_SESSION_TOKEN_ONLY);
-        kv_paused_move(e, p, KV_SESSION_RECOMPUTING);
-        kv_paused_go_on(e, p);
+        kv_paused_start_in(e, p);
     }
     return true;
 }

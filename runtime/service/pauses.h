@@ -27,8 +27,9 @@ void kv_pauses_begin(struct kv_engine *e);
 int32_t kv_pauses_resuming(const struct kv_engine *e); /* sequences that wait for their rows, and are not live yet */
 bool kv_pauses_busy(const struct kv_engine *e); /* there is something to do; the engine's lock is held */
 int64_t kv_pauses_wait_us(const struct kv_engine *e); /* until a decision has aged enough to be looked at again, or a pause expires; < 0: never. The engine's lock is held */
-/* A sequence that is not live any more from here on: rows and tokens are kept, its stream has ended. false: there are too many, nothing changed. */
-bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_action asked);
+/* A sequence that is not live any more from here on: rows and tokens are kept, its stream has ended. by_itself: nobody asked, so that nothing is kept when
+ * its reader is gone. false: there are too many, nothing changed. */
+bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_action asked, bool by_itself);
 /* A save to disk that kv_turns_saved returned. */
 void kv_pauses_saved(struct kv_engine *e, const struct kv_turn *t);
 /* At admission of a sequence with `resume`, which takes its pause along when it ends before. true: it is live when its rows are back, and not the caller's any more. */

@@ -1,7 +1,7 @@
 /* pauses_decide.c — what becomes of the rows of paused requests: by waste, looked at again as a pause ages, and by who waits for room. */
 #include "runtime/service/pauses_internal.h"
 
-enum { REVISE_US = 20000, LONGEST_WAIT_US = 1000000 };
+enum { REVISE_US = 20000, LONGEST_WAIT_US = 1000000, CREDITS_US = 1000 };
 
 static uint64_t row_bytes(const struct kv_engine *e)
 {
@@ -49,7 +49,7 @@ int64_t kv_pauses_wait_us(const struct kv_engine *e)
     const struct kv_pauses *ps = e->pauses;
     int64_t now_us = kv_engine_now_us(), least_us = INT64_MAX, revise_us = e->us_per_row > 0 ? ps->revised_us + REVISE_US - now_us : LONGEST_WAIT_US;
     for (int32_t i = 0; i < ps->n; i++) {
-        int64_t left_us = ps->list[i]->into ? INT64_MAX : kv_paused_left_us(e, ps->list[i], now_us);
+        int64_t left_us = kv_paused_waits(ps->list[i]) ? CREDITS_US : ps->list[i]->into ? INT64_MAX : kv_paused_left_us(e, ps->list[i], now_us);
         if (undecided(ps->list[i]) && revise_us < left_us) left_us = revise_us;
         if (left_us < least_us) least_us = left_us;
     }

@@ -16,7 +16,7 @@ struct kv_paused {
     size_t n_slabs, moved;
     struct kv_sequence *into;    /* resumes, and waits for its rows */
     bool forget, on_disk;
-    struct kv_credit_ticket credit; /* while rows move */
+    struct kv_credit_ticket credit; /* while rows move beside the arena; of rows that go to disk the save holds it */
 };
 
 struct kv_pause_want { /* of a thread that asks for a pause; lives on its stack */
@@ -37,6 +37,7 @@ struct kv_pauses {
     uint64_t cap_bytes, moved_bytes; /* of this iteration: what may move, and what did */
     int64_t moved_ns;                /* when something moved last, or nothing had to */
     int64_t revised_us;
+    uint64_t tried_at; /* kv_credits_returns when rows that wait for credits were tried last */
 };
 
 /* pauses.c */
@@ -60,6 +61,8 @@ void kv_paused_discard(struct kv_engine *e, struct kv_paused *p);
 bool kv_paused_swap_fits(const struct kv_pauses *ps, const struct kv_paused *p);
 bool kv_paused_start_swap(struct kv_engine *e, struct kv_paused *p); /* false: there is no room for it, nothing changed */
 void kv_paused_give_credits(struct kv_engine *e, struct kv_paused *p);
+void kv_paused_start_in(struct kv_engine *e, struct kv_paused *p); /* slab by slab, once there are credits for it; computed again where there never are */
+bool kv_paused_waits(const struct kv_paused *p); /* for those credits */
 bool kv_paused_moves(const struct kv_paused *p); /* slab by slab, within an iteration's cap */
 void kv_paused_move_some(struct kv_engine *e);
 void kv_paused_go_on(struct kv_engine *e, struct kv_paused *p); /* the rows are back, or are not to be had */

@@ -52,19 +52,14 @@ void kv_paused_discard(struct kv_engine *e, struct kv_paused *p)
     kv_paused_move(e, p, KV_SESSION_TOKEN_ONLY);
 }
 
-static bool take_credits(struct kv_engine *e, struct kv_paused *p, const char *what, uint64_t bytes)
+static enum kv_status take_credits(struct kv_engine *e, struct kv_paused *p, const char *what, uint64_t bytes)
 {
-    struct kv_credit_ask ask = {.request = p->view.request, .what = what, .backend_bytes = bytes, .queue_slots = 1};
-    enum kv_credit lacks;
-    enum kv_status s = kv_credits_reserve(e->credits, &ask, kv_engine_now_us(), &p->credit, &lacks, NULL);
-    if (s == KV_CREDIT_PRESSURE) kv_credits_wait(e->credits, p->view.request, what, lacks, kv_engine_now_us());
-    return s == KV_OK;
+    return kv_engine_take_move_credits(e, p->view.request, what, bytes, &p->credit);
 }
 
 void kv_paused_give_credits(struct kv_engine *e, struct kv_paused *p)
 {
-    if (p->credit.generation) kv_credits_release(e->credits, &p->credit);
-    kv_credits_forget(e->credits, p->view.request);
+    kv_engine_give_move_credits(e, p->view.request, &p->credit);
 }
 
 bool kv_paused_swap_fits(const struct kv_pauses *ps, const struct kv_paused *p)
@@ -77,21 +72,24 @@ bool kv_paused_swap_fits(const struct kv_pauses *ps, const struct kv_paused *p)
 static bool start_save(struct kv_engine *e, struct kv_paused *p)
 {
     int32_t blocks = p->view.rows / KV_BLOCK_ROWS;
-    if (!blocks || !*p->view.session || !take_credits(e, p, "swap-out", (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes)) return false;
+    if (!blocks || !*p->view.session || take_credits(e, p, "swap-out", (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes)) return false;
     kv_cache_truncate(&p->cache, e->arena, blocks * KV_BLOCK_ROWS);
     uint64_t bytes = (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes;
     e->reserved_bytes -= p->reserved_bytes - bytes;
     p->reserved_bytes = bytes;
     kv_turns_note(e->turns, p->view.tenant, p->view.session, KV_SESSION_QUIESCING);
     kv_turns_note(e->turns, p->view.tenant, p->view.session, KV_SESSION_SAVING);
-    bool saves = kv_turns_save(e->turns, p->view.tenant, p->view.session, p->tokens, &p->cache, blocks, e->us_per_row);
+    bool saves = kv_turns_save(e->turns, &(struct kv_turn_rows){.tenant = p->view.tenant, .session = p->view.session, .request = p->view.request, .tokens = p->tokens, .cache = &p->cache,
+                                                                .blocks = blocks, .us_per_row = e->us_per_row, .credit = p->credit});
     if (!saves) kv_turns_note(e->turns, p->view.tenant, p->view.session, KV_SESSION_TOKEN_ONLY);
     pthread_mutex_lock(&e->lock);
     p->view.rows = blocks * KV_BLOCK_ROWS;
     pthread_mutex_unlock(&e->lock);
     if (!saves) return kv_paused_give_credits(e, p), false;
     p->on_disk = true;
-    p->reserved_bytes = 0; /* the save's now; given back with it */
+    p->reserved_bytes = 0; /* the save's now, as its credit is; given back with it */
+    p->credit = (struct kv_credit_ticket){0};
+    e->saving_bytes += bytes;
     set_action(e, p, KV_PAUSE_SWAP);
     kv_paused_move(e, p, KV_SESSION_SWAPPING_OUT);
     return true;
@@ -102,7 +100,7 @@ bool kv_paused_start_swap(struct kv_engine *e, struct kv_paused *p)
     struct kv_pauses *ps = e->pauses;
     if (e->turns && start_save(e, p)) return true;
     size_t n = (size_t)p->cache.n_blocks * (size_t)p->cache.n_layers;
-    if (!kv_paused_swap_fits(ps, p) || !take_credits(e, p, "swap-out", n * p->cache.slab_bytes)) return false;
+    if (!kv_paused_swap_fits(ps, p) || take_credits(e, p, "swap-out", n * p->cache.slab_bytes)) return false;
     p->swap = malloc(n * sizeof *p->swap);
     p->sum = malloc(n * sizeof *p->sum);
     if (!p->swap || !p->sum) {
@@ -150,8 +148,7 @@ void kv_pauses_saved(struct kv_engine *e, const struct kv_turn *t)
 {
     for (int32_t i = 0; i < e->pauses->n; i++) {
         struct kv_paused *p = e->pauses->list[i];
-        if (p->view.state != KV_SESSION_SWAPPING_OUT || !p->on_disk || strcmp(p->view.session, t->session) || strcmp(p->view.tenant, t->tenant)) continue;
-        kv_paused_give_credits(e, p);
+        if (p->view.request != t->request || p->view.state != KV_SESSION_SWAPPING_OUT) continue;
         pthread_mutex_lock(&e->lock);
         p->view.held_bytes = 0;
         if (t->status == KV_OK) p->view.swapped_bytes = (uint64_t)(p->view.rows / KV_BLOCK_ROWS) * (uint64_t)t->own.n_layers * t->own.slab_bytes;
@@ -174,13 +171,40 @@ void kv_paused_go_on(struct kv_engine *e, struct kv_paused *p)
     kv_paused_remove_at(e, kv_paused_find(e->pauses, p->view.request));
 }
 
+static void recompute(struct kv_engine *e, struct kv_paused *p)
+{
+    if (p->view.state != KV_SESSION_TOKEN_ONLY) kv_paused_move(e, p, KV_SESSION_TOKEN_ONLY);
+    kv_paused_move(e, p, KV_SESSION_RECOMPUTING);
+    kv_paused_go_on(e, p);
+}
+
+/* Slabs for the rows that come back; what is kept of prefixes goes first, and enough of it at once. */
+static bool make_place(struct kv_engine *e, struct kv_paused *p)
+{
+    uint64_t bytes = p->n_slabs * p->cache.slab_bytes;
+    while (kv_arena_capacity_bytes(e->arena) - kv_arena_used_bytes(e->arena) < bytes && kv_prefix_evict(e->prefix, e->arena)) continue;
+    return kv_cache_reserve_raw(&p->into->cache, e->arena, p->view.rows) == KV_OK;
+}
+
+bool kv_paused_waits(const struct kv_paused *p)
+{
+    return p->into && !p->on_disk && p->view.state == KV_SESSION_PAUSED_HOST;
+}
+
+void kv_paused_start_in(struct kv_engine *e, struct kv_paused *p)
+{
+    enum kv_status s = p->view.state == KV_SESSION_PAUSED_HOST ? take_credits(e, p, "swap-in", p->n_slabs * p->cache.slab_bytes) : KV_CAPACITY;
+    if (s == KV_CREDIT_PRESSURE) return;
+    if (s != KV_OK || !make_place(e, p)) return recompute(e, p);
+    p->moved = 0;
+    kv_paused_move(e, p, KV_SESSION_SWAPPING_IN);
+}
+
 static void lost(struct kv_engine *e, struct kv_paused *p)
 {
     kv_report_failure(e, p->into, KV_CHECKSUM_MISMATCH, "rows that were moved out came back changed; they are computed again");
     kv_cache_truncate(&p->into->cache, e->arena, 0);
-    kv_paused_move(e, p, KV_SESSION_TOKEN_ONLY);
-    kv_paused_move(e, p, KV_SESSION_RECOMPUTING);
-    kv_paused_go_on(e, p);
+    recompute(e, p);
 }
 
 /* Resumed while they moved out: the save is brought to its end first, since a partial one is never restored, and then the rows are in the arena still. */

@@ -62,6 +62,7 @@ struct kv_sequence {
     int32_t n_prompt, max_tokens, n_logprobs, n_force;
     int32_t first_prompt, n_spoken;    /* of a continuation: length of the original prompt, outputs before */
     uint64_t resume;                   /* the paused request whose rows it takes over */
+    uint64_t credits_tried;            /* kv_credits_returns + 1 when it was refused credits to read them; 0: never */
     bool pause_at_stop;
     struct kv_credit_ticket credit;
     double h2d_bytes_per_s, d2h_bytes_per_s; /* that it needs while it holds the ticket */

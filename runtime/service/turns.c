@@ -2,6 +2,7 @@
 #include "runtime/service/turns_records.h"
 #include "runtime/service/turns_remote.h"
 
+#include "runtime/residency/lanes.h"
 #include "runtime/residency/mover.h"
 
 #include <signal.h>
@@ -201,6 +202,7 @@ static bool work(struct kv_turns *t)
 static void *run(void *arg)
 {
     struct kv_turns *t = arg;
+    kv_lanes_give_way();
     pthread_mutex_lock(&t->lock);
     for (;;) {
         if (work(t)) continue;
@@ -387,14 +389,16 @@ void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)
     free(j);
 }
 
-bool kv_turns_save(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, struct kv_cache *cache, int32_t blocks, double us_per_row)
+bool kv_turns_save(struct kv_turns *t, const struct kv_turn_rows *r)
 {
-    struct kv_turn *j = make_turn(t, tenant, session, tokens, blocks * KV_BLOCK_ROWS, us_per_row);
+    struct kv_turn *j = make_turn(t, r->tenant, r->session, r->tokens, r->blocks * KV_BLOCK_ROWS, r->us_per_row);
     if (!j) return false;
-    j->end = j->asked = blocks;
-    j->own = *cache;
-    j->faults = cache->faults;
-    memset(cache, 0, sizeof *cache);
+    j->end = j->asked = r->blocks;
+    j->request = r->request;
+    j->credit = r->credit;
+    j->own = *r->cache;
+    j->faults = r->cache->faults;
+    memset(r->cache, 0, sizeof *r->cache);
     hand_over(t, &t->saves, j, KV_TURN_READING);
     return true;
 }

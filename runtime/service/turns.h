@@ -9,6 +9,7 @@
 #define KV_TURNS_H
 
 #include "runtime/residency/snapshot.h"
+#include "runtime/service/credits.h"
 #include "runtime/service/lifecycle.h"
 
 #include <stdatomic.h>
@@ -43,6 +44,8 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     int32_t fetched;               /* of the blocks that were read, those that it gave */
     struct kv_cache *cache;        /* of the sequence */
     struct kv_cache own;           /* of a save, which has the slabs to itself */
+    uint64_t request;              /* of a save: whose rows they are */
+    struct kv_credit_ticket credit; /* the decode thread's: held while the rows move */
     double us_per_row, began_us, took_us;
     struct kv_fault_marks faults;  /* injected ones that it meets */
     enum kv_look look;
@@ -75,9 +78,18 @@ void kv_turns_read(struct kv_turns *t, struct kv_turn *turn, struct kv_cache *ca
 bool kv_turns_read_over(struct kv_turns *t, struct kv_turn *turn);
 /* Any phase. Returns when no slab is touched any more. */
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *turn);
-/* Takes over *cache, which holds `blocks` whole exact blocks and nothing else. false: no memory, and the cache stays the caller's. */
-bool kv_turns_save(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, struct kv_cache *cache, int32_t blocks, double us_per_row);
-/* A save that is over; the caller frees turn->own and then the turn by kv_turns_let_go. NULL: none. */
+struct kv_turn_rows { /* whole exact blocks, and nothing else in the cache */
+    const char *tenant, *session;
+    uint64_t request;
+    const int32_t *tokens;
+    struct kv_cache *cache;
+    int32_t blocks;
+    double us_per_row;
+    struct kv_credit_ticket credit; /* of their movement; generation 0: none */
+};
+/* Takes over cache and credit. false: no memory, and both stay the caller's. */
+bool kv_turns_save(struct kv_turns *t, const struct kv_turn_rows *r);
+/* A save that is over; the caller frees turn->own, releases turn->credit, and then lets the turn go. NULL: none. */
 struct kv_turn *kv_turns_saved(struct kv_turns *t);
 /* The session's next state; one that may not follow changes nothing (two requests of one session at once). */
 void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state state);

@@ -179,7 +179,7 @@ static void with_base(struct kv_turns_config *c, bool save, int32_t *sessions, i
         ck_assert_int_eq(kv_cache_reserve(&cache, a, TOKENS), KV_OK);
         cache.n_rows = TOKENS;
         cache.n_sealed = 2;
-        ck_assert(kv_turns_save(t, "alpha", "s", tokens, &cache, 2, 1));
+        ck_assert(kv_turns_save(t, &(struct kv_turn_rows){.tenant = "alpha", .session = "s", .tokens = tokens, .cache = &cache, .blocks = 2, .us_per_row = 1}));
         struct kv_turn *j;
         while (!(j = kv_turns_saved(t))) continue;
         ck_assert_int_eq(j->status, KV_OK);
