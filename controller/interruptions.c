@@ -13,13 +13,16 @@ struct running {
     char tenant[64], session[64];
     uint64_t request;
     bool shaped; /* by a response_format, which no continuation could take up in the middle */
+    int32_t pausing; /* callers who ask for its pause, and have not written it down yet */
+    bool paused;     /* written down */
     char *manifest;
     struct running *next;
 };
 
 struct kv_interruptions {
     pthread_mutex_t lock;
-    struct running *first;
+    pthread_cond_t asked; /* a caller has its answer */
+    struct running *first; /* the newest */
     int64_t began_us, began_monotonic_us;
     int64_t oldest_us; /* no open pause is older; status thread */
 };
@@ -29,32 +32,38 @@ struct kv_interruptions *kv_interruptions_create(void)
     struct kv_interruptions *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->asked, NULL);
     t->began_us = kv_realtime_us();
     t->began_monotonic_us = kv_monotonic_us();
     return t;
 }
 
-void kv_interruptions_free(struct kv_interruptions *t)
+static void free_all(struct running *r)
 {
-    if (!t) return;
-    for (struct running *r = t->first, *next; r; r = next) {
+    for (struct running *next; r; r = next) {
         next = r->next;
         free(r->manifest);
         free(r);
     }
+}
+
+void kv_interruptions_free(struct kv_interruptions *t)
+{
+    if (!t) return;
+    free_all(t->first);
+    pthread_cond_destroy(&t->asked);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }
 
-/* The time of day by the clock as it was at the start: setting it makes no pause older. */
-static int64_t steady_us(const struct kv_interruptions *t)
+int64_t kv_interruptions_now_us(const struct kv_interruptions *t)
 {
     return t->began_us + kv_monotonic_us() - t->began_monotonic_us;
 }
 
 void kv_interruptions_expire(struct kv_app *app)
 {
-    int64_t max_us = app->config->max_pause_s * 1000000, before_us = steady_us(app->interruptions) - max_us;
+    int64_t max_us = app->config->max_pause_s * 1000000, before_us = kv_interruptions_now_us(app->interruptions) - max_us;
     struct kv_pause_row oldest;
     struct kv_error err = {0};
     int32_t n = 1;
@@ -70,7 +79,7 @@ void kv_interruptions_expire(struct kv_app *app)
 
 /* ---------------------------------------------------------------- what a continuation needs */
 
-static char *manifest_of(const struct kv_openai *o)
+static char *manifest_of(const struct kv_interruptions *t, const struct kv_openai *o)
 {
     const struct kv_sampling *s = &o->q.sampling;
     json_t *stops = json_array();
@@ -86,7 +95,7 @@ static char *manifest_of(const struct kv_openai *o)
     json_object_set_new(sampling, "seed", json_string(seed));
     json_object_set_new(m, "sampling", sampling);
     json_object_set_new(m, "request", json_integer((json_int_t)o->id));
-    json_object_set_new(m, "arrival_us", json_integer((json_int_t)(o->arrival_us ? o->arrival_us : kv_realtime_us())));
+    json_object_set_new(m, "arrival_us", json_integer((json_int_t)(o->arrival_us ? o->arrival_us : kv_interruptions_now_us(t))));
     char *text = json_dumps(m, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(m);
     return text;
@@ -96,7 +105,7 @@ void kv_interruptions_running(struct kv_interruptions *t, const struct kv_openai
 {
     if (!*o->session) return;
     struct running *r = calloc(1, sizeof *r);
-    if (!r || !(r->manifest = manifest_of(o))) return free(r); /* such a request cannot be paused, and is told so */
+    if (!r || !(r->manifest = manifest_of(t, o))) return free(r); /* such a request cannot be paused, and is told so */
     snprintf(r->tenant, sizeof r->tenant, "%s", o->tenant);
     snprintf(r->session, sizeof r->session, "%s", o->session);
     r->request = o->id;
@@ -114,24 +123,62 @@ void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *
     struct running **at = &t->first, *r;
     while (*at && (*at)->request != o->id) at = &(*at)->next;
     if ((r = *at)) *at = r->next;
+    bool unknown = r && o->q.pause_at_stop && !r->paused && !r->pausing;
     pthread_mutex_unlock(&t->lock);
     if (!r) return;
-    free(r->manifest);
-    free(r);
+    r->next = NULL;
+    free_all(r);
+    if (unknown) (void)kv_engine_forget_paused(o->app->engine, o->id); /* it may have paused by itself when its client was gone: nobody was told how to resume it */
 }
 
-/* A copy of the manifest of the session's running request, or of request `id`. shaped may be NULL. */
-static char *find(struct kv_interruptions *t, const char *tenant, const char *session, uint64_t id, bool *shaped)
+/* Copies of the session's running requests, or of request `id` alone, the newest first. What they become is not told before `tell`. */
+static struct running *ask(struct kv_interruptions *t, const char *tenant, const char *session, uint64_t id)
 {
-    char *copy = NULL;
+    struct running *first = NULL, **end = &first;
     pthread_mutex_lock(&t->lock);
-    for (struct running *r = t->first; r && !copy; r = r->next)
-        if (!strcmp(r->tenant, tenant) && !strcmp(r->session, session) && (!id || r->request == id)) {
-            copy = strdup(r->manifest);
-            if (shaped) *shaped = r->shaped;
+    for (struct running *r = t->first; r; r = r->next) {
+        if (strcmp(r->tenant, tenant) || strcmp(r->session, session) || (id && r->request != id)) continue;
+        struct running *copy = malloc(sizeof *copy);
+        char *manifest = copy ? strdup(r->manifest) : NULL;
+        if (!manifest) {
+            free(copy);
+            break; /* the older ones cannot be paused */
         }
+        *copy = *r;
+        copy->manifest = manifest;
+        copy->next = NULL;
+        *end = copy;
+        end = &copy->next;
+        r->pausing++;
+    }
     pthread_mutex_unlock(&t->lock);
-    return copy;
+    return first;
+}
+
+/* paused: the request whose pause was written down; 0: none. Frees the copies. */
+static void tell(struct kv_interruptions *t, struct running *copies, uint64_t paused)
+{
+    pthread_mutex_lock(&t->lock);
+    for (const struct running *c = copies; c; c = c->next)
+        for (struct running *r = t->first; r; r = r->next) {
+            if (r->request != c->request) continue;
+            r->pausing--;
+            r->paused |= r->request == paused;
+        }
+    pthread_cond_broadcast(&t->asked);
+    pthread_mutex_unlock(&t->lock);
+    free_all(copies);
+}
+
+bool kv_interruptions_paused(struct kv_interruptions *t, const struct kv_openai *o)
+{
+    pthread_mutex_lock(&t->lock);
+    struct running *r = t->first;
+    while (r && r->request != o->id) r = r->next;
+    while (r && r->pausing) pthread_cond_wait(&t->asked, &t->lock); /* only its own end takes it off the list */
+    bool paused = r && r->paused;
+    pthread_mutex_unlock(&t->lock);
+    return paused;
 }
 
 /* ---------------------------------------------------------------- pause */
@@ -153,7 +200,7 @@ static json_t *pause_json(const struct kv_stored_pause *p, const struct kv_pause
 static enum kv_status write_down(struct kv_app *app, const char *tenant, const char *session, const char *call_id, const char *manifest, const struct kv_pause_view *v, struct kv_stored_pause *p,
                              struct kv_error *err)
 {
-    *p = (struct kv_stored_pause){.paused_us = steady_us(app->interruptions)};
+    *p = (struct kv_stored_pause){.paused_us = kv_interruptions_now_us(app->interruptions)};
     snprintf(p->tenant, sizeof p->tenant, "%s", tenant);
     snprintf(p->session, sizeof p->session, "%s", session);
     snprintf(p->result.call_id, sizeof p->result.call_id, "%s", call_id);
@@ -188,14 +235,14 @@ enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, str
     uint32_t salt = 0;
     char call_id[64];
     *out = NULL;
-    char *manifest = find(o->app->interruptions, o->tenant, o->session, o->id, NULL); /* never shaped: kvasir.tool_pause is refused then */
-    if (!manifest || kv_engine_paused(o->app->engine, o->id, &v)) return free(manifest), kv_fail(err, KV_NOT_PAUSED, "session", "the pause was dropped meanwhile");
+    struct running *own = ask(o->app->interruptions, o->tenant, o->session, o->id); /* never shaped: kvasir.tool_pause is refused then */
+    if (!own || kv_engine_paused(o->app->engine, o->id, &v)) return tell(o->app->interruptions, own, 0), kv_fail(err, KV_NOT_PAUSED, "session", "the pause was dropped meanwhile");
     if (getrandom(&salt, sizeof salt, 0) < 0) salt = (uint32_t)kv_realtime_us();
     snprintf(call_id, sizeof call_id, "call_%llu_%08x", (unsigned long long)o->id, salt);
-    enum kv_status st = record(o->app, o->tenant, o->session, call_id, manifest, &v, &p, err);
+    enum kv_status st = record(o->app, o->tenant, o->session, call_id, own->manifest, &v, &p, err);
     if (!st) *out = pause_json(&p, &v);
     kv_stored_pause_free(&p);
-    free(manifest);
+    tell(o->app->interruptions, own, st ? 0 : o->id);
     return st;
 }
 
@@ -217,6 +264,26 @@ static enum kv_status only(json_t *o, const char *const *names, struct kv_error 
         if (!names[i]) return kv_fail(err, KV_UNKNOWN_KEY, name, "no field of this request is named '%.60s'", name);
     }
     return KV_OK;
+}
+
+/* Which of the session's requests the engine paused is known afterwards only: a newer one may wait in the queue. */
+static enum kv_status pause_one(struct kv_app *app, const struct running *of, enum kv_pause_action action, const char *call_id, struct kv_pause_view *v, struct kv_stored_pause *p, struct kv_error *err)
+{
+    for (const struct running *r = of; r; r = r->next)
+        if (r->shaped) {
+            kv_fail(err, KV_UNSUPPORTED, "response_format", "the answer of session '%s' has a response_format and cannot be paused", r->session);
+            kv_hint(err, "let it end, or ask without response_format");
+            return KV_UNSUPPORTED;
+        }
+    enum kv_status st = kv_engine_pause(app->engine, of->tenant, of->session, action, v, err);
+    if (st) return st;
+    const struct running *r = of;
+    while (r && r->request != v->request) r = r->next;
+    if (r) return record(app, r->tenant, r->session, call_id, r->manifest, v, p, err);
+    (void)kv_engine_forget_paused(app->engine, v->request);
+    kv_fail(err, KV_NOT_PAUSED, "session", "another request of session '%s' began meanwhile, and its answer was ended", of->session);
+    kv_hint(err, "ask again for that answer; run one request of a session at a time where it is to pause");
+    return KV_NOT_PAUSED;
 }
 
 KV_HANDLER(kv_session_pause)
@@ -241,21 +308,16 @@ KV_HANDLER(kv_session_pause)
         return KV_ALREADY_PAUSED;
     }
     if (st && st != KV_NOT_FOUND) return st;
-    bool shaped = false;
-    char *manifest = find(app->interruptions, tenant, session, 0, &shaped);
-    if (!manifest) {
+    struct running *of = ask(app->interruptions, tenant, session, 0);
+    if (!of) {
         kv_fail(err, KV_NOT_FOUND, "session", "no request of session '%s' is running", session);
         kv_hint(err, "name the session in kvasir.session of the request, and pause it while it answers");
         return KV_NOT_FOUND;
     }
-    if (shaped) {
-        st = kv_fail(err, KV_UNSUPPORTED, "response_format", "the answer of session '%s' has a response_format and cannot be paused", session);
-        kv_hint(err, "let it end, or ask without response_format");
-    } else st = kv_engine_pause(app->engine, tenant, session, (enum kv_pause_action)action, &v, err);
-    if (!st) st = record(app, tenant, session, call_id, manifest, &v, &p, err);
+    st = pause_one(app, of, (enum kv_pause_action)action, call_id, &v, &p, err);
+    tell(app->interruptions, of, st ? 0 : v.request);
     if (!st) st = kv_http_reply_json(r, 200, pause_json(&p, &v), err);
     kv_stored_pause_free(&p);
-    free(manifest);
     return st;
 }
 
@@ -371,7 +433,7 @@ KV_HANDLER(kv_api_interruptions)
         json_object_set_new(o, "tenant", json_string(row[i].tenant));
         json_object_set_new(o, "result_state", json_string(kv_result_state_name(row[i].result_state)));
         json_object_set_new(o, "paused_at", kv_time_json(row[i].paused_us));
-        json_object_set_new(o, "seconds", kv_real_json(fmax(0, (double)(steady_us(app->interruptions) - row[i].paused_us) / 1e6)));
+        json_object_set_new(o, "seconds", kv_real_json(fmax(0, (double)(kv_interruptions_now_us(app->interruptions) - row[i].paused_us) / 1e6)));
         json_array_append_new(list, o);
     }
     free(row);

@@ -16,7 +16,11 @@ struct kv_interruptions; /* what each running request of a session would need to
 struct kv_interruptions *kv_interruptions_create(void);
 void kv_interruptions_free(struct kv_interruptions *t);
 void kv_interruptions_running(struct kv_interruptions *t, const struct kv_openai *o);
-void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *o);
+void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *o); /* its stream is closed */
+/* After its stream ended with KV_FINISH_PAUSED: somebody paused it, and that is durable; waits for who asks for a pause of its session to write it down. */
+bool kv_interruptions_paused(struct kv_interruptions *t, const struct kv_openai *o);
+/* The time of day by the clock as it was at the start: setting it makes no pause older, and no request later. */
+int64_t kv_interruptions_now_us(const struct kv_interruptions *t);
 
 /* After a stream ended with KV_FINISH_PAUSED because the answer made a tool call: makes it durable. *out: {"call_id","pause_epoch","state","action"}. */
 enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, struct kv_error *err);

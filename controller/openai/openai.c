@@ -162,6 +162,14 @@ static enum kv_status read_all(struct kv_openai *o, struct text *text, json_t *l
     return st;
 }
 
+enum kv_status kv_openai_paused(struct kv_openai *o, json_t **pause, struct kv_error *err)
+{
+    *pause = NULL;
+    if (kv_interruptions_paused(o->app->interruptions, o)) return KV_OK;
+    if (o->q.pause_at_stop) return kv_interruptions_tool_call(o, pause, err);
+    return kv_fail(err, KV_NOT_PAUSED, "session", "the pause of session '%s' could not be written down; its answer has ended", o->session);
+}
+
 enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
 {
     struct text text = {0};
@@ -174,8 +182,8 @@ enum kv_status kv_openai_answer(struct kv_openai *o, struct kv_error *err)
     if (!st) {
         kv_stream_stats(o->reader, &stats);
         o->undurable = !kv_store_settle(o->app->store);
-        if (stats.finish == KV_FINISH_PAUSED && o->q.pause_at_stop) st = kv_interruptions_tool_call(o, &pause, err);
-        else if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH && stats.finish != KV_FINISH_PAUSED) st = kv_openai_failed(o, &stats, err);
+        if (stats.finish == KV_FINISH_PAUSED) st = kv_openai_paused(o, &pause, err);
+        else if (stats.finish != KV_FINISH_STOP && stats.finish != KV_FINISH_LENGTH) st = kv_openai_failed(o, &stats, err);
     }
     if (!st) {
         json_t *body = kv_openai_envelope(o, o->chat ? "chat.completion" : "text_completion"), *answer = kv_text_json(text.at, text.n);

@@ -13,7 +13,7 @@ struct kv_openai {
     struct kv_openai_schema *schema; /* of response_format; NULL: any text */
     struct kv_request q;   /* strings belong to the request's JSON */
     int64_t deadline_ms, created_s;
-    int64_t arrival_us;    /* CLOCK_REALTIME, of a continuation: the original one */
+    int64_t arrival_us;    /* kv_interruptions_now_us, of a continuation: the original one */
     int64_t came_us;       /* CLOCK_REALTIME */
     struct kv_assignment arm;
     struct kv_stream *reader;
@@ -37,6 +37,8 @@ json_t *kv_openai_envelope(const struct kv_openai *o, const char *object);
 json_t *kv_openai_token_json(const struct kv_openai *o, const struct kv_chunk *c); /* chat's logprobs.content entry */
 void kv_openai_add_logprobs(const struct kv_openai *o, json_t *to, const struct kv_chunk *c, int64_t *text_offset); /* completions' five lists */
 const char *kv_openai_finish_name(enum kv_finish f);
+/* Of a request that was paused: *pause, of its own tool call, NULL when somebody else paused it. Nobody is told before it is durable. */
+enum kv_status kv_openai_paused(struct kv_openai *o, json_t **pause, struct kv_error *err);
 /* The error of a request that ended in KV_FINISH_ERROR or was cancelled. */
 enum kv_status kv_openai_failed(const struct kv_openai *o, const struct kv_request_stats *s, struct kv_error *err);
 

@@ -16,10 +16,10 @@ static int32_t whole(const json_t *o, const char *name)
     return (int32_t)json_integer_value(json_object_get(o, name));
 }
 
-/* The clock may have been set since: an arrival is never in the future. */
-static int64_t monotonic_arrival(int64_t arrival_us)
+/* The clock may have been set between two processes: an arrival is never in the future. */
+static int64_t monotonic_arrival(const struct kv_openai *o)
 {
-    int64_t age_us = kv_realtime_us() - arrival_us, now_us = kv_monotonic_us();
+    int64_t age_us = kv_interruptions_now_us(o->app->interruptions) - o->arrival_us, now_us = kv_monotonic_us();
     return age_us < 0 ? now_us : age_us < now_us ? now_us - age_us : 1;
 }
 
@@ -37,7 +37,7 @@ static enum kv_status continue_from(struct kv_openai *o, const struct kv_stored_
     bool text_goes_on = !p->n_result_tokens && heard_from >= 0 && heard_from <= p->n_tokens;
     o->q = (struct kv_request){.prompt = o->ids, .n_prompt = n, .first_prompt = whole(m, "first_prompt"), .n_spoken = whole(m, "spoken"), .ignore_eos = json_is_true(json_object_get(m, "ignore_eos")),
         .spoken = text_goes_on ? o->ids + heard_from : NULL, .n_heard = text_goes_on ? p->n_tokens - heard_from : 0, .resume = (uint64_t)json_integer_value(json_object_get(m, "request")),
-        .arrival_us = monotonic_arrival(o->arrival_us), .pause_at_stop = json_is_true(json_object_get(m, "tool_pause")), .tenant = o->tenant, .session = o->session,
+        .arrival_us = monotonic_arrival(o), .pause_at_stop = json_is_true(json_object_get(m, "tool_pause")), .tenant = o->tenant, .session = o->session,
         .class = json_string_value(json_object_get(m, "class")), .max_tokens = whole(m, "max_tokens"),
         .contract = json_string_value(json_object_get(m, "contract")) && *json_string_value(json_object_get(m, "contract")) == 'a' ? KV_APPROXIMATE : KV_EXACT};
     o->q.sampling = (struct kv_sampling){.temperature = (float)number(s, "temperature"), .top_p = (float)number(s, "top_p"), .top_k = whole(s, "top_k"), .repetition_penalty = (float)number(s, "repetition_penalty"),

@@ -68,8 +68,8 @@ static void put_end(struct sse *s)
     s->o->undurable = !kv_store_settle(s->o->app->store);
     s->done = true;
     json_t *pause = NULL;
-    bool called = stats.finish == KV_FINISH_PAUSED && s->o->q.pause_at_stop, ok = stats.finish == KV_FINISH_STOP || stats.finish == KV_FINISH_LENGTH || stats.finish == KV_FINISH_PAUSED;
-    if (!ok || (called && kv_interruptions_tool_call(s->o, &pause, &err) != KV_OK)) {
+    bool paused = stats.finish == KV_FINISH_PAUSED, ok = stats.finish == KV_FINISH_STOP || stats.finish == KV_FINISH_LENGTH || paused;
+    if (!ok || (paused && kv_openai_paused(s->o, &pause, &err) != KV_OK)) {
         if (!ok) kv_openai_failed(s->o, &stats, &err);
         put(s, kv_http_error_json(&err));
         return;

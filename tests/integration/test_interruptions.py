@@ -28,9 +28,9 @@ def finish_of(events):
 class Pauses:
     """A streamed request that is paused after its first tokens; the events of it and the pause's answer."""
 
-    def run_and_pause(self, d, session, body=None, **fields):
+    def run_and_pause(self, d, session, body=None, kvasir=None, **fields):
         events, first = [], threading.Event()
-        request = {"prompt": PROMPT, "temperature": 0, "max_tokens": STEPS, "ignore_eos": True, **fields, "kvasir": {"session": session}}
+        request = {"prompt": PROMPT, "temperature": 0, "max_tokens": STEPS, "ignore_eos": True, **fields, "kvasir": {"session": session, **(kvasir or {})}}
 
         def read():
             for e in d.stream("/v1/completions", request):

@@ -1,5 +1,6 @@
 /* test_store_pauses.c — pauses and results in the store: one result, once, whatever comes in between; a process killed after every step. */
-#include "controller/store/store_pauses.h"
+#include "controller/interruptions.h"
+#include "tests/unit/wall_clock.h"
 
 #include <check.h>
 #include <signal.h>
@@ -191,6 +192,23 @@ START_TEST(a_failure_before_the_commit_is_retryable_and_none_after)
 }
 END_TEST
 
+/* What pauses and arrivals are dated by, as long as the process lives. */
+START_TEST(no_pause_gets_older_by_the_clock)
+{
+    enum { DAY = 86400 };
+    struct kv_interruptions *t = kv_interruptions_create();
+    int64_t before_us = kv_interruptions_now_us(t);
+    for (int i = -1; i <= 1; i++) {
+        atomic_store(&wall_clock_ahead_s, i * DAY);
+        int64_t now_us = kv_interruptions_now_us(t);
+        ck_assert_int_ge(now_us, before_us);
+        ck_assert_int_lt(now_us - before_us, DAY / 2 * INT64_C(1000000));
+    }
+    atomic_store(&wall_clock_ahead_s, 0);
+    kv_interruptions_free(t);
+}
+END_TEST
+
 Suite *suite_store_pauses(void)
 {
     Suite *s = suite_create("store_pauses");
@@ -201,6 +219,7 @@ Suite *suite_store_pauses(void)
     tcase_add_test(t, epochs_pair_pauses_with_resumes);
     tcase_add_test(t, a_late_pause_is_given_up_with_its_call);
     tcase_add_test(t, a_failure_before_the_commit_is_retryable_and_none_after);
+    tcase_add_test(t, no_pause_gets_older_by_the_clock);
     suite_add_tcase(s, t);
     return s;
 }
