@@ -1,6 +1,8 @@
 /* scheduler.c — what serving many costs beside the model's own work: the scheduler's share of an iteration at 256 live sequences, tokens in time
- * under ten times what fits, and what moving an 8K-token session out of memory and back adds to the tokens of those that run beside it.
- * usage: scheduler [MODEL.gguf [swap]]: of the last measurement; the others take the model that ships; swap: the last alone. */
+ * under ten times what fits, and what moving an 8K-token session out of memory and back adds to the tokens of those that run beside it, to other memory and
+ * to disk.
+ * usage: scheduler [MODEL.gguf [swap|disk]]: of the movements; the others take the model that ships; swap, disk: that movement alone. */
+#include "runtime/residency/disk.h"
 #include "runtime/service/engine.h"
 
 #include <math.h>
@@ -170,15 +172,15 @@ static void measure_goodput(struct kv_model *m)
 
 enum window { ALONE, MOVING, SWAP_WINDOWS };
 
-/* Decode thread, but for `moving`. A gap counts once the next token shows that the session itself did not run in its iteration: then the same runs in
- * both windows, and the movement is all that differs. */
+/* Decode thread, but for `moving`. A gap counts when the session itself did not run in its iteration, neither with a token nor with rows that are computed
+ * again: then the same runs in both windows, and the movement is all that differs. */
 static struct {
+    const struct kv_engine *e;
     _Atomic bool moving;
     bool was_moving[MATES];
     _Atomic int32_t n[SWAP_WINDOWS]; /* gaps below it stay as they are */
     int32_t tokens[MATES], from[SWAP_WINDOWS];
     int64_t last_us[MATES];
-    struct { float us; enum window of; } held[MATES]; /* us 0: none */
     float gap[SWAP_WINDOWS][MAX_GAPS];
 } seen;
 
@@ -186,16 +188,14 @@ static void token(void *ctx, int32_t position, const float *logits, int32_t n_vo
 {
     (void)position, (void)logits, (void)n_vocab;
     int who = *(int *)ctx;
-    if (who == MATES) { /* the session */
-        for (int i = 0; i < MATES; i++) seen.held[i].us = 0;
-        return;
-    }
     int64_t t_us = now_us();
-    bool moving = atomic_load(&seen.moving);
-    enum window of = seen.held[who].of;
-    if (seen.held[who].us > 0 && seen.n[of] < MAX_GAPS) seen.gap[of][seen.n[of]++] = seen.held[who].us;
-    seen.held[who].us = seen.tokens[who]++ ? (float)(t_us - seen.last_us[who]) : 0; /* the first ends a prompt */
-    seen.held[who].of = moving || seen.was_moving[who] ? MOVING : ALONE;
+    bool moving = atomic_load(&seen.moving), counts = seen.tokens[who]++; /* the first ends a prompt */
+    enum window of = moving || seen.was_moving[who] ? MOVING : ALONE;
+    for (int32_t i = 0; i < seen.e->n_items; i++) counts &= strcmp(((const struct kv_sequence *)seen.e->items[i].owner)->session, "long") != 0;
+    if (counts && seen.n[of] < MAX_GAPS) {
+        seen.gap[of][seen.n[of]] = (float)(t_us - seen.last_us[who]);
+        atomic_fetch_add(&seen.n[of], 1);
+    }
     seen.was_moving[who] = moving;
     seen.last_us[who] = t_us;
 }
@@ -243,6 +243,32 @@ static struct kv_stream *submit(struct kv_engine *e, const struct kv_request *r,
     return s;
 }
 
+/* Blocks that are on disk already would not be written again. Erasing them is no part of a movement, and need not reach the device. */
+static _Atomic bool erasing;
+
+static ssize_t write_unless_erasing(int fd, const void *buf, size_t n, off_t at)
+{
+    return atomic_load(&erasing) ? (ssize_t)n : kv_disk_io_system.pwrite(fd, buf, n, at);
+}
+
+static int sync_unless_erasing(int fd)
+{
+    return atomic_load(&erasing) ? 0 : kv_disk_io_system.sync(fd);
+}
+
+static int punch_unless_erasing(int fd, off_t at, off_t n)
+{
+    return atomic_load(&erasing) ? 0 : kv_disk_io_system.punch(fd, at, n);
+}
+
+static void erase(struct kv_engine *e)
+{
+    struct kv_error err = {0};
+    atomic_store(&erasing, true);
+    if (kv_engine_session(e, KV_SESSION_DROP, "long", "long", NULL, &err) != KV_OK) fail("drop", err.message);
+    atomic_store(&erasing, false);
+}
+
 /* Out, mates alone for as long, back, alone again. */
 static struct kv_stream *move_once(struct kv_engine *e, struct kv_stream *s, struct kv_request r, int32_t context)
 {
@@ -263,8 +289,10 @@ static struct kv_stream *move_once(struct kv_engine *e, struct kv_stream *s, str
     atomic_store(&seen.moving, true);
     s = submit(e, &r, "resume");
     while (kv_engine_paused(e, v.request, &v) == KV_OK) wait_us(200);
-    atomic_store(&seen.moving, false);
+    if (!e->turns) atomic_store(&seen.moving, false);
     all_speak(&s, 1);
+    atomic_store(&seen.moving, false);
+    if (e->turns) erase(e);
     return s;
 }
 
@@ -281,9 +309,11 @@ static void wear_in(struct kv_engine *e)
     free(slab);
 }
 
-static void measure_swap(struct kv_model *m)
+/* disk: the rows go there; else to memory beside the arena. */
+static void measure_swap(struct kv_model *m, bool disk)
 {
-    static int name[MATES + 1];
+    char folder[] = "/tmp/kvasir-bench-XXXXXX", remove[64];
+    static int name[MATES];
     static int32_t prompt[CONTEXT], own[MATES][64];
     const struct kv_model_info *info = kv_model_info(m);
     int32_t context = info->context_length < CONTEXT ? info->context_length : CONTEXT, length = context > SESSION + 600 ? SESSION : context - 600;
@@ -293,16 +323,24 @@ static void measure_swap(struct kv_model *m)
     c.host_bytes = (uint64_t)context * (MATES + 2) * bytes_of_row(info);
     c.swap_bytes = (uint64_t)context * bytes_of_row(info);
     c.prefix_reuse = false;
+    struct kv_disk_io io = kv_disk_io_system;
+    io.pwrite = write_unless_erasing, io.sync = sync_unless_erasing, io.punch = punch_unless_erasing;
+    if (disk) {
+        if (!mkdtemp(folder)) fail(folder, "cannot be made");
+        c.disk_path = folder, c.disk_bytes = 4 * c.swap_bytes + (UINT64_C(64) << 20), c.disk_key[0] = 1, c.disk_io = &io;
+    }
+    memset(&seen, 0, sizeof seen);
     struct kv_engine *e = make(m, &c);
+    seen.e = e;
     wear_in(e);
     struct kv_stream *mate[MATES], *s;
     struct kv_request q = request(prompt, length, context - length, 5);
-    for (int i = 0; i <= MATES; i++) name[i] = i;
-    q.session = q.tenant = "long", q.observe = token, q.observe_ctx = &name[MATES];
+    q.session = q.tenant = "long";
     s = submit(e, &q, "the long session");
     all_speak(&s, 1);
     for (int i = 0; i < MATES; i++) {
         struct kv_request r = request(own[i], 64, context - 100, (uint32_t)i);
+        name[i] = i;
         r.observe = token, r.observe_ctx = &name[i];
         mate[i] = submit(e, &r, "a mate");
     }
@@ -318,13 +356,15 @@ static void measure_swap(struct kv_model *m)
     for (int i = 0; i < MATES; i++) kv_stream_close(mate[i]);
     kv_stream_close(s);
     kv_engine_destroy(e);
+    snprintf(remove, sizeof remove, "rm -rf %s", folder);
+    if (disk && system(remove)) fail(folder, "cannot be removed");
     if (n < 2) fail("swap", "too slow for two turns");
-    fprintf(stderr, "scheduler: p99 in us moving and alone, by turn:");
+    fprintf(stderr, "scheduler: %s, p99 in us moving and alone, by turn:", disk ? "disk" : "memory");
     for (int i = 0; i < n; i++) fprintf(stderr, " %.0f/%.0f", turn[i].moving, turn[i].alone);
     fprintf(stderr, "\n");
     qsort(turn + 1, (size_t)(n - 1), sizeof *turn, by_ratio);
     char what[64];
-    snprintf(what, sizeof what, "scheduler/swap-%d/p99", (int)length);
+    snprintf(what, sizeof what, "scheduler/swap-%s%d/p99", disk ? "disk-" : "", (int)length);
     row(what, turn[1 + (n - 1) / 2].moving, "us", turn[1 + (n - 1) / 2].alone);
 }
 
@@ -336,7 +376,8 @@ int main(int argc, char **argv)
         row("scheduler/iteration/live-256", 100 * share, "% of the step", 0);
         measure_goodput(m);
     }
-    measure_swap(large);
+    if (argc < 3 || !strcmp(argv[2], "swap")) measure_swap(large, false);
+    if (argc < 3 || !strcmp(argv[2], "disk")) measure_swap(large, true);
     if (large != m) kv_model_close(large);
     kv_model_close(m);
     return 0;
