@@ -7,6 +7,7 @@
 #include "controller/extents.h"
 #include "controller/fault_lab.h"
 #include "controller/interruptions.h"
+#include "controller/store/store_pauses.h"
 #include "controller/tier_key.h"
 #include "controller/policy/policy_process.h"
 #include "controller/release/quality.h"
@@ -220,6 +221,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = open_model(d, err);
     if (!st) st = start_extents(d, err);
     if (!st) st = start_engine(d, err);
+    if (!st) st = kv_store_forget_resumed(app->store, NULL, NULL, err); /* nobody can undo a resume of the last run */
     if (!st) st = start_control(d, err);
     if (!st) st = start_quality(d, err);
     if (st) return st;

@@ -67,6 +67,8 @@ static enum kv_status start(struct kv_openai *o, struct kv_stored_pause *p, stru
         o->id = s.id;
         kv_control_started(o->app->control, o->id, o->arm.arm);
         kv_interruptions_running(o->app->interruptions, o);
+        struct kv_error ignored; /* what stays, goes at the next start */
+        kv_store_forget_resumed(o->app->store, o->tenant, o->session, &ignored);
     }
     json_decref(m);
     return st;

@@ -316,7 +316,7 @@ static enum kv_status open_database(struct kv_store *s, struct kv_error *err)
     if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) return kv_store_sql_error(s->db, path, err);
     sqlite3_busy_timeout(s->db, 2000);
     /* kv_store_migrate looks at the version before anything is written to the file. */
-    if (sqlite3_exec(s->db, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384", NULL, NULL, NULL) != SQLITE_OK)
+    if (sqlite3_exec(s->db, "PRAGMA secure_delete = ON; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384", NULL, NULL, NULL) != SQLITE_OK)
         return kv_store_sql_error(s->db, path, err);
     st = kv_store_migrate(s->db, path, err);
     if (st != KV_OK) return st;

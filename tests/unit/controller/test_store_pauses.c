@@ -174,6 +174,59 @@ START_TEST(a_late_pause_is_given_up_with_its_call)
 }
 END_TEST
 
+/* Whether the database's files hold these bytes. */
+static bool on_disk(const void *bytes, size_t n)
+{
+    static const char *const names[] = {"kvasir.db", "kvasir.db-wal"};
+    bool found = false;
+    for (int i = 0; i < 2; i++) {
+        char path[96];
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        FILE *f = fopen(path, "rb");
+        if (!f) continue;
+        char *text = malloc(1 << 22);
+        size_t have = fread(text, 1, 1 << 22, f);
+        found = found || memmem(text, have, bytes, n);
+        free(text);
+        fclose(f);
+    }
+    return found;
+}
+
+/* _i 0: it is resumed and runs on. 1: killed before that was forgotten, then started again. 2: nobody came for it. */
+START_TEST(what_nobody_can_ask_for_again_is_on_no_disk)
+{
+    enum { LONG = 3000 };
+    static const int32_t secret[] = {0x5ec2e71, 0x1e7e5ec, 0x2e75ec1, 0x71e7ec5};
+    int32_t tokens[LONG] = {0}, n = 0;
+    struct kv_store *s = open_store();
+    enum kv_result_answer a;
+    struct kv_error err = {0};
+    memcpy(tokens + LONG - 8, secret, sizeof secret); /* on a page of its own, far from the row */
+    struct kv_stored_pause p = {.manifest = "{}", .tokens = tokens, .n_tokens = LONG, .paused_us = 5, .tenant = "acme", .session = "s", .result.call_id = "call"};
+    ck_assert_int_eq(kv_store_put_pause(s, &p, &err), KV_OK);
+    struct kv_result_key k = key("r-1");
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(kv_store_move_result(s, "acme", "s", &k, steps[i], secret, 4, &a, &err), KV_OK);
+    ck_assert(on_disk(secret, sizeof secret));
+    if (_i == 2) ck_assert_int_eq(kv_store_expire_pauses(s, 6, &n, &err), KV_OK);
+    else ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_OK);
+    if (_i == 0) ck_assert_msg(kv_store_forget_resumed(s, "acme", "s", &err) == KV_OK, "%s", err.message);
+    if (_i == 1) ck_assert_int_eq(kv_store_forget_resumed(s, "acme", "another", &err), KV_OK);
+    kv_store_close(s);
+    ck_assert_int_eq(on_disk(secret, sizeof secret), _i == 1);
+    s = open_store();
+    if (_i == 1) ck_assert_int_eq(kv_store_forget_resumed(s, NULL, NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_store_last_pause(s, "acme", "s", &p, NULL), KV_OK);
+    ck_assert(p.resumed && p.n_tokens == 0 && p.n_result_tokens == 0);
+    ck_assert_int_eq(memcmp(p.result.digest, k.digest, 32), 0); /* that it was applied, and what, stays */
+    kv_stored_pause_free(&p);
+    ck_assert_int_eq(kv_store_move_result(s, "acme", "s", &k, KV_RESULT_RESERVED, NULL, 0, &a, &err), KV_OK);
+    ck_assert_int_eq(a, KV_RESULT_NOOP);
+    kv_store_close(s);
+    ck_assert(!on_disk(secret, sizeof secret));
+}
+END_TEST
+
 START_TEST(a_failure_before_the_commit_is_retryable_and_none_after)
 {
     struct kv_store *s = open_store();
@@ -216,6 +269,7 @@ Suite *suite_store_pauses(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_kill_after_every_step_loses_and_doubles_nothing, 0, 5);
+    tcase_add_loop_test(t, what_nobody_can_ask_for_again_is_on_no_disk, 0, 3);
     tcase_add_test(t, epochs_pair_pauses_with_resumes);
     tcase_add_test(t, a_late_pause_is_given_up_with_its_call);
     tcase_add_test(t, a_failure_before_the_commit_is_retryable_and_none_after);
