@@ -131,7 +131,6 @@ enum kv_status kv_control_create_rollout(struct kv_control *c, const struct kv_r
         kv_hint(err, "kvasir pipelines lists them");
         return KV_UNKNOWN_PIPELINE;
     }
-    if (!strcmp(m.pipeline->name, "resident")) return kv_fail(err, KV_BAD_ARGUMENT, "pipeline", "resident is the baseline itself and cannot be its own candidate");
     m.params = q->params;
     m.contract = q->contract;
     m.cohort = q->cohort;

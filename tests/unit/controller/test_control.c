@@ -23,6 +23,17 @@ START_TEST(a_good_candidate_reaches_full_by_itself)
 }
 END_TEST
 
+/* Whether this machine's gates are honest is asked with the baseline as its own candidate; the arms differ in the candidate's id alone. */
+START_TEST(the_baseline_may_be_its_own_candidate)
+{
+    uint64_t id = create("resident");
+    run(45, 0, true, 1);
+    struct kv_rollout_view *v = view(id);
+    ck_assert_msg(v->r.stage == KV_STAGE_FULL, "%s", kv_stage_name(v->r.stage));
+    ck_assert_uint_eq(engine.candidate, id);
+}
+END_TEST
+
 START_TEST(a_bad_candidate_falls_back_in_shadow)
 {
     uint64_t id = create("quest");
@@ -443,6 +454,7 @@ Suite *suite_control(void)
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_good_candidate_reaches_full_by_itself);
+    tcase_add_test(t, the_baseline_may_be_its_own_candidate);
     tcase_add_test(t, a_bad_candidate_falls_back_in_shadow);
     tcase_add_test(t, rollbacks_are_counted_by_reason);
     tcase_add_test(t, one_different_bit_falls_back);
