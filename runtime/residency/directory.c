@@ -226,7 +226,7 @@ enum kv_status kv_directory_publish_group(struct kv_directory *d, int32_t n, con
         else if (!may_gain(&d->chunk[c], tier, bytes)) s = KV_CONFLICT;
         if (s != KV_OK) break;
         d->chunk[c].cache = cache;
-        d->chunk[c].recompute_us = recompute_us;
+        d->chunk[c].recompute_us = d->typical_recompute_us = recompute_us;
         kv_replica_add(d, c, tier, b[added]);
         d->stats.published++;
     }

@@ -249,7 +249,7 @@ static double value_of(const struct kv_directory *d, const struct chunk *k, enum
 {
     const struct replica *r = &k->replica[t];
     double horizon = (double)d->stats.replicas[t], p = ((double)r->uses + 1) * horizon / ((double)(d->stats.lookups[t] - r->since) + horizon);
-    double otherwise_us = k->recompute_us;
+    double otherwise_us = k->recompute_us > 0 ? k->recompute_us : d->typical_recompute_us;
     if (p > 1) p = 1;
     for (int n = (int)t + 1; n < KV_TIERS; n++)
         if (kv_replica_counts(d, &k->replica[n]) && d->config.promote_us[n] < otherwise_us) otherwise_us = d->config.promote_us[n];

@@ -64,6 +64,7 @@ struct kv_directory {
     uint32_t newest[KV_TIERS], oldest[KV_TIERS];
     struct kv_authority_generation authority;
     uint64_t next_replica, next_transfer, next_lease;
+    double typical_recompute_us; /* of the chunk published last: what was found at the start is valued by it, since its cost was not kept */
     uint64_t age[KV_TIERS]; /* rank of the last victim: what was popular once does not stay for ever (LFU with dynamic ageing) */
     struct kv_directory_stats stats;
 };

@@ -307,6 +307,24 @@ static int evicted(enum kv_victim policy)
     return n;
 }
 
+/* What an earlier process left has no cost of its own; used often, it does not go before what nobody uses. */
+START_TEST(found_blocks_have_a_value)
+{
+    struct kv_transfer t;
+    bool pending;
+    dir_open(3, 8, 0, KV_VICTIM_VALUE);
+    dir_publish(1, KV_TIER_DEVICE);
+    struct kv_chunk_identity old = dir_chunk(2);
+    struct kv_block b;
+    ck_assert_int_eq(dir_device.reserve(dir_device.ctx, BYTES, &old, &b), KV_OK);
+    ck_assert_int_eq(kv_directory_adopt(dir, &old, KV_TIER_DEVICE, b, BYTES), KV_OK);
+    for (int i = 0; i < 3; i++) ck_assert_int_eq(kv_directory_lookup(dir, &old, KV_TIER_DEVICE, NULL), KV_ANSWER_READY);
+    ck_assert_int_eq(kv_evict_one(dir, KV_TIER_DEVICE, &pending, &t), KV_OK);
+    ck_assert_int_eq(t.identity.layer, 1);
+    dir_close();
+}
+END_TEST
+
 START_TEST(policies_choose_differently)
 {
     ck_assert_int_eq(evicted(KV_VICTIM_FIFO), 1);
@@ -332,6 +350,7 @@ Suite *suite_directory(void)
     tcase_add_test(t, failed_demotion_keeps_the_source);
     tcase_add_test(t, last_replica_is_never_evicted);
     tcase_add_test(t, a_tenant_is_removed_whole);
+    tcase_add_test(t, found_blocks_have_a_value);
     tcase_add_test(t, policies_choose_differently);
     suite_add_tcase(s, t);
     return s;
