@@ -204,10 +204,11 @@ static struct kv_selection *make_selection(const struct kv_pipeline *p)
     const struct kv_selector_method *m = kv_selector_find(p->selector);
     struct kv_sequence_shape of = {m->dense_layers + MADE, shape->q_heads, shape->kv_heads, D};
     kv_params_default(p, &params);
-    if (kv_budget_set(p, BUDGET, &params, &err) != KV_OK || kv_selection_create(m, &params, &of, DEPTH + KV_BLOCK_ROWS, KEPT, &s, &err) != KV_OK) {
+    if (kv_budget_set(p, BUDGET, &params, &err) != KV_OK || kv_selection_create(m, &params, &of, DEPTH + KV_BLOCK_ROWS, KEPT, true, &s, &err) != KV_OK) {
         fprintf(stderr, "select: %s: %s\n", p->name, err.message);
         exit(1);
     }
+    s->byte_cost = 0; /* it selects at every depth */
     for (int32_t l = 0; l < MADE; l++) kv_selection_keep_queries(s, m->dense_layers + l, KEPT, 0, KEPT, kept);
     return s;
 }
@@ -255,6 +256,13 @@ struct layer_cost {
     struct build build;
 };
 
+static int32_t dense_layers(const struct kv_selector_method *m)
+{
+    int32_t n = 0;
+    for (int32_t l = 0; l < shape->layers; l++) n += kv_selector_dense(m, l);
+    return n;
+}
+
 static struct layer_cost measure(const struct kv_pipeline *p, int32_t depth, int repeats)
 {
     struct layer_cost c = {0};
@@ -290,13 +298,45 @@ static double weight_bytes(void) { return (double)weights.data_bytes * shape->we
 static const int32_t depths[] = {2048, 4096, 8192, 16384, DEPTH};
 enum { N_DEPTHS = sizeof depths / sizeof *depths };
 
+/* The depth at which a cost beside that of all rows falls below 1 for good, between the measured ones by its logarithm; 0: never. */
+static double crossing(const double *cost)
+{
+    int i = N_DEPTHS;
+    while (i > 0 && cost[i - 1] < 1) i--;
+    if (i == N_DEPTHS) return 0;
+    if (i == 0) return depths[0];
+    double share = log(cost[i - 1]) / (log(cost[i - 1]) - log(cost[i]));
+    return depths[i - 1] * pow((double)depths[i] / depths[i - 1], share);
+}
+
+/* From which depth the method pays by the clock and by what it declares; and what it would have to declare for both to be one. */
+static void bench_break_even(const struct kv_pipeline *p)
+{
+    double byte_cost = kv_selector_find(p->selector)->byte_cost, time[N_DEPTHS], bytes[N_DEPTHS], declared[N_DEPTHS];
+    for (int i = 0; i < N_DEPTHS; i++) {
+        struct layer_cost c = measure(p, depths[i], 5);
+        time[i] = c.us / dense_us[i];
+        bytes[i] = c.bytes / (shape->kv_heads * (double)depths[i] * 4 * D);
+        declared[i] = bytes[i] * byte_cost;
+    }
+    double even = crossing(time), at = even > 0 ? even : DEPTH;
+    int i = 1;
+    while (i < N_DEPTHS - 1 && depths[i] < at) i++;
+    double share = log(at / depths[i - 1]) / log((double)depths[i] / depths[i - 1]);
+    double here = exp((1 - share) * log(bytes[i - 1]) + share * log(bytes[i])), slow = even > 0 ? 1 : time[N_DEPTHS - 1];
+    print(p->name, "break-even", even > 0 ? even : -1, "rows", 0);
+    print(p->name, "break-even-declared", crossing(declared) > 0 ? crossing(declared) : -1, "rows", 0);
+    print(p->name, "byte-cost-declared", byte_cost, "times a dense one", 0);
+    print(p->name, "byte-cost-at-break-even", slow / here, "times a dense one", 0);
+}
+
 static void bench_method(const struct kv_pipeline *p, bool quick)
 {
     const struct kv_selector_method *m = kv_selector_find(p->selector);
     struct layer_cost c = measure(p, DEPTH, REPEATS);
-    double exact_us = weights_us + shape->layers * dense_us[N_DEPTHS - 1], selecting = shape->layers - m->dense_layers;
-    double step_us = weights_us + m->dense_layers * dense_us[N_DEPTHS - 1] + selecting * c.us, rate = bytes_per_us();
-    double floor_us = (weight_bytes() + m->dense_layers * shape->kv_heads * (double)DEPTH * 4 * D + selecting * c.bytes) / rate;
+    double exact_us = weights_us + shape->layers * dense_us[N_DEPTHS - 1], selecting = shape->layers - dense_layers(m);
+    double step_us = weights_us + dense_layers(m) * dense_us[N_DEPTHS - 1] + selecting * c.us, rate = bytes_per_us();
+    double floor_us = (weight_bytes() + dense_layers(m) * shape->kv_heads * (double)DEPTH * 4 * D + selecting * c.bytes) / rate;
     print(p->name, "depth-32768", step_us / 1e3, "ms", floor_us / 1e3);
     print(p->name, "speedup-over-exact", exact_us / step_us, "times", 0);
     print(p->name, "byte-cost", c.us / c.bytes / (dense_us[N_DEPTHS - 1] / (shape->kv_heads * (double)DEPTH * 4 * D)), "times a dense one", 0);
@@ -313,10 +353,7 @@ static void bench_method(const struct kv_pipeline *p, bool quick)
         print(p->name, "p99-while-building", c.build.p99_us / c.build.median_us, "times the median", 0);
     }
     if (quick) return;
-    int32_t even = -1;
-    for (int i = 0; i < N_DEPTHS && even < 0; i++)
-        if (measure(p, depths[i], 3).us < dense_us[i]) even = depths[i];
-    print(p->name, "break-even", even, "rows", 0);
+    bench_break_even(p);
 }
 
 /* One unit of the layer beside the baseline, as the engine measures it. */
@@ -385,7 +422,7 @@ int main(int argc, char **argv)
         for (int32_t part = 0; part < shape->weight_parts; part++) us += read_weights_us();
         if (us < weights_us) weights_us = us;
     }
-    for (int i = 0; i < N_DEPTHS; i++) dense_us[i] = measure(NULL, depths[i], i + 1 == N_DEPTHS ? REPEATS : 3).us;
+    for (int i = 0; i < N_DEPTHS; i++) dense_us[i] = measure(NULL, depths[i], REPEATS).us;
     double exact_us = weights_us + shape->layers * dense_us[N_DEPTHS - 1], attention_rate = shape->kv_heads * (double)DEPTH * 4 * D / dense_us[N_DEPTHS - 1];
     if (attention_rate > best_rate) best_rate = attention_rate;
     double exact_floor = (weight_bytes() + shape->layers * shape->kv_heads * (double)DEPTH * 4 * D) / bytes_per_us();

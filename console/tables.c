@@ -53,7 +53,7 @@ const struct kv_table kv_tables[] = {
       {"last failure", "last_failure.reason", 20, KV_CELL_TEXT, 110}}},
     {"pipelines", "/api/v1/pipelines", "pipelines", "name",
      {{"name", "name", 18, KV_CELL_TEXT}, {"built", "built", 5, KV_CELL_BOOL}, {"exactness", "exactness", 11, KV_CELL_TEXT},
-      {"placement", "placement", 13, KV_CELL_TEXT}, {"selector", "selector", 16, KV_CELL_TEXT}, {"unit", "unit", 12, KV_CELL_TEXT},
+      {"placement", "placement", 13, KV_CELL_TEXT}, {"selector", "selector", 16, KV_CELL_TEXT}, {"byte cost", "byte_cost", 9, KV_CELL_FLOAT, 110}, {"unit", "unit", 12, KV_CELL_TEXT},
       {"section", "section", 10, KV_CELL_TEXT}, {"tier", "tier", 0, KV_CELL_TEXT}}},
     {"tournament", "/api/v1/tournament", "entries", "pipeline",
      {{"rank", "rank", 4, KV_CELL_INT}, {"pipeline", "pipeline", 10, KV_CELL_TEXT}, {"verdict", "verdict", 7, KV_CELL_TEXT}, {"bytes", "bytes", 10, KV_CELL_BYTES},

@@ -104,7 +104,9 @@ struct kv_candidate {
     uint64_t id;
     const struct kv_pipeline *pipeline;
     struct kv_params params;
+    double byte_cost; /* what a byte that selecting reads counts beside one of all rows in order; 0: the method's times the engine's break_even */
 };
+#define KV_BYTE_COST_MOST 10000
 
 /* ---------------------------------------------------------------- decisions and facts supplied by the controller */
 
@@ -202,8 +204,10 @@ struct kv_engine_config {
     bool prefix_reuse;              /* rows of a prefix computed before, in the same tenant's namespace, are not computed again; default true */
     double index_share;             /* an index longer in the making than a step may take is built in parts, of so many products per product of dense attention,
                                      * and all rows are read until it is done; 0: in one, at the first token after the prompt; default 3 */
-    double break_even;              /* all rows are read where selecting would read no fewer bytes than they are, each counted so many times: rows picked
-                                     * here and there come slower than rows in order; default 1 */
+    double break_even;              /* all rows are read where selecting would read no fewer bytes than they are, each counted the candidate's byte_cost times;
+                                     * this multiplies the one that a method declares; default 1 */
+#define KV_BREAK_EVEN_LEAST 0.01    /* select wherever rows are left out, whatever it costs */
+#define KV_BREAK_EVEN_MOST 100
     double shadow_fraction;         /* share of (layer, K/V head, step) units shadowed; default 0.02 */
     int32_t shadow_queue;           /* bounded; drops are counted */
     struct kv_receipt_sink sink;

@@ -14,6 +14,7 @@ struct options {
     const char *model, *prompts, *force, *text, *pipeline;
     char *params[MAX_PARAMS];
     int n_params, steps, threads, chunk;
+    double break_even;
     bool special, ignore_eos;
 };
 
@@ -121,7 +122,7 @@ static enum kv_status run_all(struct kv_engine *e, const struct options *o, cons
 static int usage(const char *why)
 {
     fprintf(stderr, "kvasir generate: %s\nusage: kvasir generate --model M {--prompts FILE.json | --text T} [--steps N] [--force FILE.json]\n"
-                    "                       [--pipeline P [--param key=value]…] [--threads N] [--chunk N] [--special] [--ignore-eos] [--json]\n", why);
+                    "                       [--pipeline P [--param key=value]… [--break-even X]] [--threads N] [--chunk N] [--special] [--ignore-eos] [--json]\n", why);
     return KV_EXIT_USAGE;
 }
 
@@ -138,11 +139,12 @@ static const char *parse(int argc, char **argv, struct options *o)
             *flag = true;
             continue;
         }
-        bool param = !strcmp(a, "--param");
-        snprintf(why, sizeof why, text || number || param ? "%s needs a value" : "unknown option '%s'", a);
-        if (!(text || number || param) || !v || (param && o->n_params == MAX_PARAMS)) return why;
+        bool param = !strcmp(a, "--param"), factor = !strcmp(a, "--break-even");
+        snprintf(why, sizeof why, text || number || param || factor ? "%s needs a value" : "unknown option '%s'", a);
+        if (!(text || number || param || factor) || !v || (param && o->n_params == MAX_PARAMS)) return why;
         if (text) *text = v;
         else if (number) *number = atoi(v);
+        else if (factor) o->break_even = strtod(v, NULL);
         else o->params[o->n_params++] = argv[i + 1];
         i++;
     }
@@ -151,7 +153,7 @@ static const char *parse(int argc, char **argv, struct options *o)
 
 int kv_cmd_generate(int argc, char **argv, const struct kv_cli *cli)
 {
-    struct options o = {.steps = DEFAULT_STEPS};
+    struct options o = {.steps = DEFAULT_STEPS, .break_even = 1};
     const char *why = parse(argc, argv, &o);
     if (why) return usage(why);
     struct kv_error err = {0};
@@ -170,6 +172,7 @@ int kv_cmd_generate(int argc, char **argv, const struct kv_cli *cli)
     kv_engine_config_default(&c);
     c.n_threads = o.threads;
     c.max_sequences = 1;
+    c.break_even = o.break_even;
     if (o.chunk) c.prefill_chunk = o.chunk;
     s = kv_engine_create(m, &c, &e, &err);
     if (s == KV_OK) s = kv_offline_install(e, o.pipeline, o.params, o.n_params, &err);

@@ -197,13 +197,16 @@ static int list(bool as_json)
     json_t *methods = json_array();
     for (size_t i = 0; i < kv_selector_count(); i++) {
         const struct kv_selector_method *m = kv_selector_at(i);
-        json_array_append_new(methods, json_pack("{s:s, s:i, s:s, s:b, s:s?, s:o}", "name", m->name, "dense_layers", m->dense_layers, "support",
-                                                 m->per_q_head ? "query head" : "K/V head", "estimator", m->estimate != NULL, "omitted_mass_estimate", m->online_estimate, "params",
+        json_array_append_new(methods, json_pack("{s:s, s:i, s:i, s:s, s:b, s:s?, s:f, s:o}", "name", m->name, "dense_layers", m->dense_layers, "dense_every", m->dense_every, "support",
+                                                 m->per_q_head ? "query head" : "K/V head", "estimator", m->estimate != NULL, "omitted_mass_estimate", m->online_estimate, "byte_cost", m->byte_cost, "params",
                                                  params_json(m->params, m->n_params)));
         if (as_json) continue;
-        printf("%s — one support per %s, first %d layers dense%s\n", m->name, m->per_q_head ? "query head" : "K/V head", m->dense_layers,
+        char every[48] = "";
+        if (m->dense_every) snprintf(every, sizeof every, ", and layers %d, %d …", m->dense_every, 2 * m->dense_every);
+        printf("%s — one support per %s, first %d layers dense%s%s\n", m->name, m->per_q_head ? "query head" : "K/V head", m->dense_layers, every,
                m->estimate ? ", declared estimator" : "");
         print_params(m->params, m->n_params);
+        printf("  a byte it reads counts as %g read in order: all rows are read where no fewer count\n", m->byte_cost);
         printf("  omitted mass, estimated online: %s\n", m->online_estimate ? m->online_estimate : "NONE");
     }
     json_array_append_new(methods, json_pack("{s:s, s:i, s:s, s:b, s:[]}", "name", "dense", "dense_layers", 0, "support", "K/V head", "estimator", 0, "params"));

@@ -142,6 +142,7 @@ enum kv_status kv_verify_create(struct kv_verification *v, const struct kv_verif
 {
     struct kv_engine_config c;
     kv_engine_config_default(&c);
+    c.break_even = KV_BREAK_EVEN_LEAST; /* approximate runs are to be so, however few their rows */
     c.n_threads = s->threads;
     c.prefill_chunk = s->chunk ? s->chunk : v->n_prompt < 8192 ? v->n_prompt : 8192;
     c.iteration_us = INT32_MAX;

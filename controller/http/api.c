@@ -43,7 +43,7 @@ static KV_HANDLER(kv_api_status)
 
 static KV_HANDLER(kv_api_pipelines)
 {
-    json_t *o = kv_api_pipelines_json();
+    json_t *o = kv_api_pipelines_json(r->app);
     json_object_set_new(o, "tournament", kv_api_tournament_json(r->app));
     return kv_http_reply_json(r, 200, o, err);
 }

@@ -51,7 +51,7 @@ void kv_api_post_status(struct kv_app *app); /* twice a second */
 json_t *kv_api_status_json(struct kv_app *app);
 json_t *kv_api_tiers_json(struct kv_app *app);
 json_t *kv_api_extents_json(struct kv_app *app); /* null: it keeps none */
-json_t *kv_api_pipelines_json(void);
+json_t *kv_api_pipelines_json(const struct kv_app *app);
 json_t *kv_api_tournament_json(struct kv_app *app); /* null: there was none */
 json_t *kv_api_rollout_json(const struct kv_rollout_view *v);
 json_t *kv_api_transition_json(const struct kv_transition *t);

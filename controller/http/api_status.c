@@ -172,7 +172,7 @@ static json_t *param_json(const struct kv_param_spec *p)
                      kv_real_json(p->max), "unit", p->unit ? p->unit : "", "source", p->source ? p->source : "", "help", p->help ? p->help : "");
 }
 
-json_t *kv_api_pipelines_json(void)
+json_t *kv_api_pipelines_json(const struct kv_app *app)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < kv_pipeline_count(); i++) {
@@ -189,6 +189,8 @@ json_t *kv_api_pipelines_json(void)
         json_decref(contract);
         const struct kv_selector_method *m = kv_selector_find(p->selector);
         json_object_set_new(o, "omitted_mass_estimate", json_string(m && m->online_estimate ? m->online_estimate : "none"));
+        json_object_set_new(o, "declared_byte_cost", m ? kv_real_json(m->byte_cost) : json_null());
+        json_object_set_new(o, "byte_cost", m ? kv_real_json(m->byte_cost * app->config->break_even) : json_null());
         json_object_set_new(o, "params", params);
         json_array_append_new(list, o);
     }

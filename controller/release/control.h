@@ -41,6 +41,7 @@ enum kv_control_step {
 
 struct kv_control_config {
     uint8_t model_artifact[32], numerics_id[32];
+    double break_even;             /* the engine's: times what a method declares, it is a new manifest's byte_cost; 0: 1 */
     int32_t tick_ms;               /* 0: 200 */
     int32_t store_patience_ms;     /* how long receipts may fail before EXACT_BASELINE; 0: 10000 */
     /* Led through a version's life at creation (read then only); NULL, or where it waits for an approval: the stored active version, else the shipped one. */

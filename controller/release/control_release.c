@@ -51,7 +51,7 @@ enum kv_status kv_control_install(struct kv_control *c, uint64_t epoch, struct k
     pthread_mutex_lock(&c->state);
     const struct kv_rollout *r = c->live ? &c->live->r : NULL;
     bool shadow = r && r->stage == KV_STAGE_SHADOW, some = r && r->stage != KV_STAGE_OFF;
-    if (some) candidate = (struct kv_candidate){r->id, r->manifest.pipeline, r->manifest.params};
+    if (some) candidate = (struct kv_candidate){r->id, r->manifest.pipeline, r->manifest.params, r->manifest.byte_cost};
     pthread_mutex_unlock(&c->state);
     enum kv_status st = c->port.install(c->port.ctx, some ? &candidate : NULL, shadow, w.epoch, epoch, err);
     if (st != KV_OK) return st;
@@ -103,7 +103,7 @@ enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_
     }
     after->transitions[after->n_transitions - 1].receipt = t.receipt;
     kv_control_at(c, KV_AT_ADVANCE_COMMITTED);
-    struct kv_candidate candidate = {after->id, after->manifest.pipeline, after->manifest.params};
+    struct kv_candidate candidate = {after->id, after->manifest.pipeline, after->manifest.params, after->manifest.byte_cost};
     st = c->port.install(c->port.ctx, &candidate, to == KV_STAGE_SHADOW, expected, t.epoch, err);
     kv_control_at(c, KV_AT_ADVANCE_INSTALLED);
     pthread_mutex_lock(&c->state);

@@ -1,6 +1,8 @@
 /* control_verbs.c — what operators ask of rollouts: creating one, and each verb that is not a rollback. */
 #include "controller/release/control_internal.h"
 
+#include "runtime/selection/selector.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +121,15 @@ static enum kv_status start(struct kv_control *c, const struct kv_manifest *m, c
     return KV_OK;
 }
 
+/* What is loaded and set here: a retry may meet another model or another factor than its first run. */
+static void bind(const struct kv_control *c, struct kv_manifest *m)
+{
+    const struct kv_selector_method *method = kv_selector_find(m->pipeline->selector);
+    memcpy(m->model_artifact, c->config.model_artifact, 32);
+    memcpy(m->numerics_id, c->config.numerics_id, 32);
+    m->byte_cost = method ? method->byte_cost * (c->config.break_even > 0 ? c->config.break_even : 1) : 0;
+}
+
 enum kv_status kv_control_create_rollout(struct kv_control *c, const struct kv_rollout_request *q, const char *actor, uint64_t *id, struct kv_error *err)
 {
     struct kv_manifest m;
@@ -138,8 +149,7 @@ enum kv_status kv_control_create_rollout(struct kv_control *c, const struct kv_r
     m.n_steps = q->n_steps;
     memcpy(m.gates, q->gates, sizeof m.gates);
     m.n_gates = q->n_gates;
-    memcpy(m.model_artifact, c->config.model_artifact, 32);
-    memcpy(m.numerics_id, c->config.numerics_id, 32);
+    bind(c, &m);
     enum kv_status st = kv_manifest_seal(&m, err);
     if (st != KV_OK) return st;
     kv_control_begin(c);
@@ -251,8 +261,7 @@ static enum kv_status retry(struct kv_control *c, uint64_t rollout, const char *
     pthread_mutex_lock(&c->state);
     struct kv_manifest m = kv_control_entry(c, rollout)->r.manifest;
     pthread_mutex_unlock(&c->state);
-    memcpy(m.model_artifact, c->config.model_artifact, 32); /* the model may be another one since */
-    memcpy(m.numerics_id, c->config.numerics_id, 32);
+    bind(c, &m);
     enum kv_status st = kv_manifest_seal(&m, err);
     if (st == KV_OK) st = may_create(c, err);
     kv_rollout_id_format(rollout, id);

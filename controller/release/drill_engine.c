@@ -27,6 +27,7 @@ static struct kv_engine *make_engine(struct drill *d, void (*change)(struct kv_e
     kv_engine_config_default(&c);
     c.n_threads = 1;
     c.host_bytes = 256u << 20;
+    c.break_even = KV_BREAK_EVEN_LEAST; /* the prompts are short, and the candidate is to select */
     if (change) change(&c, d);
     enum kv_status st = kv_engine_create(d->model, &c, &e, &err);
     kv_drill_check(d, st == KV_OK, "no engine: %.100s", err.message);
@@ -36,7 +37,7 @@ static struct kv_engine *make_engine(struct drill *d, void (*change)(struct kv_e
 
 static bool serve_candidate(struct drill *d, struct kv_engine *e)
 {
-    struct kv_candidate k = {1, d->manifest.pipeline, d->manifest.params};
+    struct kv_candidate k = {.id = 1, .pipeline = d->manifest.pipeline, .params = d->manifest.params};
     struct kv_release_word w = kv_engine_release(e);
     struct kv_error err = {0};
     return kv_drill_check(d, kv_engine_install(e, &k, false, w.epoch, w.epoch + 1, &err) == KV_OK, "the candidate cannot be installed: %.100s", err.message);

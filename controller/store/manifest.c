@@ -73,6 +73,7 @@ enum kv_status kv_manifest_seal(struct kv_manifest *m, struct kv_error *err)
         kv_hint(err, "the contract follows from the pipeline: leave it out, or name the same");
         return KV_CONTRACT_FORBIDS;
     }
+    if (!(m->byte_cost >= 0 && m->byte_cost <= KV_BYTE_COST_MOST)) return kv_fail(err, KV_BAD_ARGUMENT, "byte_cost", "byte_cost must lie in 0 to %d", KV_BYTE_COST_MOST);
     if (m->n_steps == 0) {
         memcpy(m->steps, default_steps, sizeof default_steps);
         m->n_steps = sizeof default_steps / sizeof *default_steps;
@@ -93,7 +94,8 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
 {
     struct kv_canonical c = {out, cap, 0};
     const struct kv_pipeline *p = m->pipeline;
-    kv_canonical_text(&c, m->cohort.n_headers ? "kvasir-manifest-2" : "kvasir-manifest-1"); /* without headers the bytes are those of before */
+    bool costs = m->byte_cost > 0, headers = costs || m->cohort.n_headers;
+    kv_canonical_text(&c, costs ? "kvasir-manifest-3" : headers ? "kvasir-manifest-2" : "kvasir-manifest-1"); /* what has neither keeps the bytes of before */
     kv_canonical_text(&c, m->name);
     const char *const fields[] = {p->name,  p->support,      p->representation, p->tier,     p->unit,     p->index,
                                   p->update_phase, p->compute_site, p->fallback,       p->workload, p->placement, p->selector};
@@ -105,6 +107,7 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
         kv_canonical_text(&c, p->params[i].name);
         kv_canonical_f64(&c, m->params.value[i]);
     }
+    if (costs) kv_canonical_f64(&c, m->byte_cost);
     kv_canonical_bytes(&c, m->model_artifact, 32);
     kv_canonical_bytes(&c, m->adapter_set, 32);
     kv_canonical_bytes(&c, m->numerics_id, 32);
@@ -112,7 +115,7 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
     for (int32_t i = 0; i < m->cohort.n_tenants; i++) kv_canonical_text(&c, m->cohort.tenants[i]);
     kv_canonical_u64(&c, (uint64_t)m->cohort.n_classes);
     for (int32_t i = 0; i < m->cohort.n_classes; i++) kv_canonical_text(&c, m->cohort.classes[i]);
-    if (m->cohort.n_headers) kv_canonical_u64(&c, (uint64_t)m->cohort.n_headers);
+    if (headers) kv_canonical_u64(&c, (uint64_t)m->cohort.n_headers);
     for (int32_t i = 0; i < m->cohort.n_headers; i++) kv_canonical_text(&c, m->cohort.headers[i]);
     kv_canonical_u64(&c, (uint64_t)m->n_steps);
     for (int32_t i = 0; i < m->n_steps; i++) {
@@ -181,10 +184,10 @@ enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manif
     kv_sha256(bytes, n, m->digest);
     uint8_t digest[32];
     memcpy(digest, m->digest, 32);
-    if (!kv_canonical_read_text(&r, text, sizeof text) || (strcmp(text, "kvasir-manifest-1") && strcmp(text, "kvasir-manifest-2")) || !kv_canonical_read_text(&r, m->name, sizeof m->name) ||
-        !kv_canonical_read_text(&r, name, sizeof name))
+    int form = 0;
+    if (kv_canonical_read_text(&r, text, sizeof text) && !strncmp(text, "kvasir-manifest-", 16) && text[16] >= '1' && text[16] <= '3' && !text[17]) form = text[16] - '0';
+    if (!form || !kv_canonical_read_text(&r, m->name, sizeof m->name) || !kv_canonical_read_text(&r, name, sizeof name))
         return kv_fail(err, KV_STORE_CORRUPT, "manifest", "a stored manifest cannot be read");
-    bool headers = !strcmp(text, "kvasir-manifest-2");
     m->pipeline = kv_pipeline_find(name);
     if (!m->pipeline) return kv_fail(err, KV_UNKNOWN_PIPELINE, name, "a stored manifest names pipeline %s, which this program does not have", name);
     for (int i = 0; i < 11; i++) kv_canonical_read_text(&r, text, sizeof text); /* contract fields: compared through the digest */
@@ -197,10 +200,11 @@ enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manif
         double v = kv_canonical_read_f64(&r);
         if (!r.failed && kv_params_set(m->pipeline, &m->params, text, v, NULL) != KV_OK) r.failed = true;
     }
+    m->byte_cost = form == 3 ? kv_canonical_read_f64(&r) : 0;
     kv_canonical_read_bytes(&r, m->model_artifact, 32);
     kv_canonical_read_bytes(&r, m->adapter_set, 32);
     kv_canonical_read_bytes(&r, m->numerics_id, 32);
-    parse_cohort(&r, &m->cohort, headers);
+    parse_cohort(&r, &m->cohort, form > 1);
     parse_steps_and_gates(&r, m);
     if (r.failed || r.at != r.n || kv_manifest_seal(m, NULL) != KV_OK || memcmp(digest, m->digest, 32)) {
         memcpy(m->digest, digest, 32);

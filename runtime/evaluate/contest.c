@@ -189,7 +189,7 @@ enum kv_status kv_contest_measure(struct kv_contest *c, struct kv_contest_unit *
     enum kv_status s = KV_OK;
     for (int32_t i = 0; s == KV_OK && i < c->config.n; i++) {
         if (stopped(stop)) return KV_CANCELLED;
-        if (u->layer >= c->entry[i].method->dense_layers) s = climb(c, i, u, stop);
+        if (!kv_selector_dense(c->entry[i].method, u->layer)) s = climb(c, i, u, stop);
         else for (int32_t r = 0; r < KV_CONTEST_RUNGS; r++) u->point[i][r] = (struct kv_contest_point){1, 1, n};
     }
     return s;

@@ -142,7 +142,8 @@ static enum kv_status start(struct kv_model *m, const struct kv_trial_setup *set
     c.serial_transfers = setup->serial;
     c.window_rows = setup->window_rows;
     c.link_bytes_per_second = setup->link_bytes_per_second;
-    c.index_share = 0; /* every token after the prompt is selected for */
+    c.index_share = 0; /* every token after the prompt is selected for, */
+    c.break_even = KV_BREAK_EVEN_LEAST; /* also where all rows would come faster */
     enum kv_status status = kv_engine_create(m, &c, out, err);
     if (status != KV_OK) return status;
     struct kv_fallback_table table;

@@ -357,7 +357,7 @@ static enum kv_status clusterkv_query(struct kv_selector *s, const struct kv_row
 }
 
 const struct kv_selector_method kv_selector_clusterkv = {
-    .name = "clusterkv", .params = kv_selector_clusterkv_params, .n_params = N_PARAMS, .online_estimate = "drawn rows, upper end at 95 %", .dense_layers = 2, .per_q_head = true,
+    .name = "clusterkv", .byte_cost = 2.1, .params = kv_selector_clusterkv_params, .n_params = N_PARAMS, .online_estimate = "drawn rows, upper end at 95 %", .dense_layers = 2, .per_q_head = true,
     .create = clusterkv_create, .tune = clusterkv_tune, .destroy = clusterkv_destroy, .build = clusterkv_build, .build_some = clusterkv_build_some, .append = clusterkv_append, .seal = clusterkv_seal,
     .drop = clusterkv_drop, .query = clusterkv_query, .covered = clusterkv_covered, .seed_rows = clusterkv_seed_rows,
 };

@@ -283,7 +283,7 @@ static enum kv_status infinigen_query(struct kv_selector *s, const struct kv_row
 }
 
 const struct kv_selector_method kv_selector_infinigen = {
-    .name = "infinigen", .params = kv_selector_infinigen_params, .n_params = N_PARAMS, .rehearse = "rehearse", .dense_layers = 2, .per_q_head = true,
+    .name = "infinigen", .byte_cost = 2.8, .params = kv_selector_infinigen_params, .n_params = N_PARAMS, .from_queries = true, .rehearse = "rehearse", .dense_layers = 2, .per_q_head = true,
     .create = infinigen_create, .tune = infinigen_tune, .destroy = infinigen_destroy, .build = infinigen_build, .append = infinigen_append, .drop = infinigen_drop,
     .query = infinigen_query, .covered = infinigen_covered,
 };

@@ -242,7 +242,7 @@ static enum kv_status infllm_query(struct kv_selector *s, const struct kv_rows *
 }
 
 const struct kv_selector_method kv_selector_infllm = {
-    .name = "infllm", .params = kv_selector_infllm_params, .n_params = N_PARAMS, .per_q_head = false,
+    .name = "infllm", .byte_cost = 2.5, .params = kv_selector_infllm_params, .n_params = N_PARAMS, .from_queries = true, .per_q_head = false,
     .create = infllm_create, .tune = infllm_tune, .destroy = infllm_destroy, .build = infllm_build, .build_some = infllm_build_some, .append = infllm_append, .seal = infllm_seal,
     .drop = infllm_drop, .query = infllm_query, .covered = infllm_covered,
 };

@@ -1,12 +1,13 @@
 /* magicpig.c — MagicPIG (0x07I): rows sampled by locality-sensitive hashing, attended with weights 1/u; one support per query head.
  *
  * build centres the rows between sink and local window by their mean (so are the static rows in the estimator), hashes them into `tables`
- * tables of `bits` signs of shared random projections, and lists each bucket's rows. A query samples the rows that meet it in at least
+ * tables of `bits` signs of random projections that all layers and heads share, and lists each bucket's rows. A query samples the rows that meet it in at least
  * min_collisions tables; u is the probability of that. Static rows (sink, window, every row appended after build) have u = 1.
  * The estimator is self-normalised importance sampling: random by seed, biased on finite samples, never equal to dense, whatever
- * the budget. u = 0 for a sampled row is ZERO_INCLUSION. The first layer stays dense (the paper: every sixteenth). There is no wider search: fall back to exact. */
+ * the budget. u = 0 for a sampled row is ZERO_INCLUSION. Layers 0, 16, 32 … stay dense. There is no wider search: fall back to exact. */
 #include "runtime/selection/draw.h"
 #include "runtime/selection/methods.h"
+#include "runtime/selection/projections.h"
 #include "runtime/selection/rank.h"
 #include "runtime/selection/scratch.h"
 #include "runtime/selection/support.h"
@@ -36,7 +37,7 @@ struct kv_selector {
     bool centre;
     int32_t segments, segment_rows;
     int32_t building, filled; /* rows of the build in work, 0: none; its tables so far, segment by segment */
-    float *plane;        /* [tables][bits][d_head] */
+    const float *plane;  /* [tables][bits][d_head], one copy for all indexes of a seed */
     float *offset;       /* [tables][bits] products of planes and the mean */
     int32_t *start;      /* [segments][tables][2^bits + 1] into the table's ids */
     uint16_t *id;        /* [segments][tables][segment_rows] rows of the segment, bucket by bucket, ascending in each */
@@ -52,18 +53,19 @@ struct kv_selector {
 static void magicpig_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->plane, s->offset, s->start, s->id, s->code, s->product, s->turned, s->mean, s->norm, s->sampled, s->row, s->centred};
+    kv_projections_give(s->plane);
+    void *const owned[] = {s->offset, s->start, s->id, s->code, s->product, s->turned, s->mean, s->norm, s->sampled, s->row, s->centred};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
 
 static size_t buckets(const struct kv_selector *s) { return (size_t)1 << s->bits; }
 
-static bool allocate(struct kv_selector *s)
+static bool allocate(struct kv_selector *s, uint64_t seed)
 {
     size_t l = (size_t)s->tables, d = (size_t)s->d_head, n = (size_t)s->cap, bits = (size_t)s->bits, g = (size_t)s->group;
     size_t segments = (size_t)s->segments, rows = (size_t)s->segment_rows;
-    s->plane = calloc(l * bits * d, sizeof *s->plane);
+    s->plane = kv_projections_take(seed, l * bits * d);
     s->offset = calloc(l * bits, sizeof *s->offset);
     s->start = calloc(segments * l * (buckets(s) + 1), sizeof *s->start);
     s->id = kv_index_memory(segments * l * rows * sizeof *s->id);
@@ -83,6 +85,7 @@ static void magicpig_tune(struct kv_selector *s, const struct kv_params *p) { s-
 static enum kv_status magicpig_create(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
                                       struct kv_selector **out, struct kv_error *err)
 {
+    (void)seed; /* projections are shared by layers and heads */
     enum kv_status status = kv_selection_check(d_head, group, n_rows_max, err);
     if (status != KV_OK) return status;
     if (p->value[MIN_COLLISIONS] > p->value[TABLES])
@@ -98,13 +101,10 @@ static enum kv_status magicpig_create(const struct kv_params *p, int32_t d_head,
     s->sink = (int32_t)p->value[SINK_ROWS];
     s->local = (int32_t)p->value[LOCAL_ROWS];
     s->centre = p->value[CENTRE] != 0;
-    if (!allocate(s)) {
+    if (!allocate(s, kv_draw(0, (uint64_t)p->value[SEED]))) {
         magicpig_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "magicpig", "no memory for %d tables of %d rows", (int)p->value[TABLES], n_rows_max);
     }
-    uint64_t draw = kv_draw(seed, (uint64_t)p->value[SEED]);
-    size_t n = (size_t)s->tables * (size_t)s->bits * (size_t)d_head;
-    for (size_t i = 0; i < n; i++) s->plane[i] = (float)kv_draw_normal(draw, i);
     *out = s;
     return KV_OK;
 }
@@ -445,7 +445,7 @@ static enum kv_status magicpig_estimate(struct kv_selector *s, const struct kv_r
 }
 
 const struct kv_selector_method kv_selector_magicpig = {
-    .name = "magicpig", .params = kv_selector_magicpig_params, .n_params = N_PARAMS, .dense_layers = 1, .per_q_head = true,
+    .name = "magicpig", .byte_cost = 4.8, .params = kv_selector_magicpig_params, .n_params = N_PARAMS, .dense_layers = 1, .dense_every = 16, .per_q_head = true,
     .create = magicpig_create, .tune = magicpig_tune, .destroy = magicpig_destroy, .build = magicpig_build, .build_some = magicpig_build_some, .append = magicpig_append, .drop = magicpig_drop,
     .query = magicpig_query, .covered = magicpig_covered, .estimate = magicpig_estimate,
 };

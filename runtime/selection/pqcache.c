@@ -328,7 +328,7 @@ static enum kv_status pqcache_query(struct kv_selector *s, const struct kv_rows 
 }
 
 const struct kv_selector_method kv_selector_pqcache = {
-    .name = "pqcache", .params = kv_selector_pqcache_params, .n_params = N_PARAMS, .online_estimate = "drawn rows, upper end at 95 %", .per_q_head = false,
+    .name = "pqcache", .byte_cost = 4.4, .params = kv_selector_pqcache_params, .n_params = N_PARAMS, .online_estimate = "drawn rows, upper end at 95 %", .per_q_head = false,
     .create = pqcache_create, .tune = pqcache_tune, .destroy = pqcache_destroy, .build = pqcache_build, .build_some = pqcache_build_some, .append = pqcache_append, .drop = pqcache_drop,
     .query = pqcache_query, .covered = pqcache_covered,
 };

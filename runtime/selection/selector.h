@@ -38,7 +38,9 @@ struct kv_selector_method {
     int32_t n_params;
     const char *online_estimate; /* what query answers as estimated_omitted_mass; NULL: nothing */
     const char *rehearse;  /* parameter that, unless 0, has a query ranked by what the layer before foretells of it; NULL: never */
-    int32_t dense_layers;  /* first layers that stay dense by the method's rule */
+    double byte_cost;      /* what a byte that it ranks by or attends to counts beside one of all rows in order, in time; measured (docs/operators/pipelines.md) */
+    bool from_queries;     /* build makes something of prefill_q */
+    int32_t dense_layers, dense_every; /* layers that stay dense by the method's rule: the first ones; each whose number this divides, 0: no others */
     bool per_q_head;       /* false: one support for the whole group */
     /* Room for n_rows_max rows; the only place that allocates. layer/kv_head/seed feed seeded methods. */
     enum kv_status (*create)(const struct kv_params *p, int32_t d_head, int32_t group, int32_t n_rows_max, uint64_t seed,
@@ -74,6 +76,11 @@ struct kv_selector_method {
     enum kv_status (*estimate)(struct kv_selector *s, const struct kv_rows *rows, const float *q, const uint64_t *support,
                                int32_t n_blocks, float *out /* [group][d_head] */);
 };
+
+static inline bool kv_selector_dense(const struct kv_selector_method *m, int32_t layer)
+{
+    return layer < m->dense_layers || (m->dense_every && layer % m->dense_every == 0);
+}
 
 const struct kv_selector_method *kv_selector_find(const char *name); /* NULL: none of that name */
 size_t kv_selector_count(void);

@@ -243,7 +243,7 @@ static enum kv_status sparq_estimate(struct kv_selector *s, const struct kv_rows
 }
 
 const struct kv_selector_method kv_selector_sparq = {
-    .name = "sparq", .params = kv_selector_sparq_params, .n_params = N_PARAMS, .online_estimate = "share of its own proxy softmax, without an interval", .per_q_head = false,
+    .name = "sparq", .byte_cost = 2.8, .params = kv_selector_sparq_params, .n_params = N_PARAMS, .online_estimate = "share of its own proxy softmax, without an interval", .per_q_head = false,
     .create = sparq_create, .tune = sparq_tune, .destroy = sparq_destroy, .build = sparq_build, .append = sparq_append, .drop = sparq_drop,
     .query = sparq_query, .covered = sparq_covered, .estimates = "mean_term", .estimate = sparq_estimate,
 };

@@ -96,9 +96,9 @@ static enum kv_status check_config(const struct kv_engine_config *c, const struc
                            (long long)limits[i].value, (long long)limits[i].min, (long long)limits[i].max);
     if (!(c->shadow_fraction >= 0 && c->shadow_fraction <= 1))
         return kv_fail(err, KV_BAD_ARGUMENT, "shadow_fraction", "shadow_fraction must lie in 0 to 1");
-    if (!(c->break_even >= 1 && c->break_even <= 100)) {
-        enum kv_status s = kv_fail(err, KV_BAD_ARGUMENT, "break_even", "break_even is %g and must lie in 1 to 100", c->break_even);
-        kv_hint(err, "1 counts every byte alike; this machine's figure is what make bench prints as select/METHOD/byte-cost");
+    if (!(c->break_even >= KV_BREAK_EVEN_LEAST && c->break_even <= KV_BREAK_EVEN_MOST)) {
+        enum kv_status s = kv_fail(err, KV_BAD_ARGUMENT, "break_even", "break_even is %g and must lie in %g to %d", c->break_even, KV_BREAK_EVEN_LEAST, KV_BREAK_EVEN_MOST);
+        kv_hint(err, "1 takes each method's declared byte_cost as it is; this machine's is what make bench prints as select/METHOD/byte-cost");
         return s;
     }
     if (!(c->index_share >= 0 && c->index_share <= 1e6)) return kv_fail(err, KV_BAD_ARGUMENT, "index_share", "index_share must lie in 0 to 1000000");

@@ -192,6 +192,8 @@ void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int3
                       const struct kv_attention *a, struct kv_head_plan *out);
 
 /* sequence_shadow.c: after attention of a layer */
+/* Those of the prompt's last tokens, for indexes that are built from them: the one that serves, or the one in shadow. */
+void kv_sequence_keep_queries(struct kv_engine *e, struct kv_step_item *it, int32_t layer, const float *queries);
 void kv_sequence_shadow(struct kv_engine *e, struct kv_step_item *const *items, int32_t n_items, int32_t layer);
 
 /* engine_report.c */

@@ -104,10 +104,11 @@ enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r,
     }
     s->candidate = assigned(e, r, &a);
     if (s->candidate && a.method) {
-        status = kv_selection_create(a.method, &a.candidate.params, &e->shape, r->n_prompt + r->max_tokens, r->n_prompt, &s->selection, err);
+        status = kv_selection_create(a.method, &a.candidate.params, &e->shape, r->n_prompt + r->max_tokens, r->n_prompt, true, &s->selection, err);
         if (status != KV_OK) goto fail;
+        s->selection->build_rows = r->n_prompt;
         s->selection->build_share = e->config.index_share;
-        s->selection->break_even = e->config.break_even;
+        s->selection->byte_cost = a.candidate.byte_cost;
     }
     s->submitted_us = kv_engine_now_us();
     s->arrival_us = r->arrival_us ? r->arrival_us : s->submitted_us;
@@ -156,6 +157,8 @@ enum kv_status kv_engine_install(struct kv_engine *e, const struct kv_candidate 
         a.candidate = *c;
         a.placement = kv_placement_find(p->placement);
         a.method = p->selector ? kv_selector_find(p->selector) : NULL;
+        if (!(c->byte_cost >= 0 && c->byte_cost <= KV_BYTE_COST_MOST)) return kv_fail(err, KV_BAD_ARGUMENT, "byte_cost", "byte_cost is %g and must lie in 0 to %d", c->byte_cost, KV_BYTE_COST_MOST);
+        if (a.method && c->byte_cost == 0) a.candidate.byte_cost = a.method->byte_cost * e->config.break_even;
     }
     if (epoch > KV_EPOCH_MAX) return kv_fail(err, KV_BAD_ARGUMENT, "epoch", "the epoch exceeds its range");
     /* Word and assignment move together under the lock; a rollback needs neither and wins by the word. */

@@ -67,9 +67,8 @@ static void attended(void *ctx, struct kv_step_item *const *items, int32_t n_ite
     struct kv_engine *e = ctx;
     const float *queries = kv_attention_queries(kv_transformer_attention(e->transformer));
     for (int32_t i = 0; i < n_items; i++) {
-        struct kv_sequence *s = items[i]->owner;
         size_t first = (size_t)items[i]->row * (size_t)e->shape.n_q_heads * (size_t)e->shape.d_head;
-        if (s->selection) kv_selection_keep_queries(s->selection, layer, s->n_prompt, items[i]->position, items[i]->n, queries + first);
+        kv_sequence_keep_queries(e, items[i], layer, queries + first);
     }
     kv_sequence_shadow(e, items, n_items, layer);
     kv_tournament_offer(e, items, n_items, layer);

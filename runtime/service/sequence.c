@@ -97,12 +97,12 @@ enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int3
 }
 
 enum kv_status kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape,
-                                   int32_t max_rows, int32_t n_prompt, struct kv_selection **out, struct kv_error *err)
+                                   int32_t max_rows, int32_t n_prompt, bool all, struct kv_selection **out, struct kv_error *err)
 {
     *out = NULL;
     struct kv_selection *s = calloc(1, sizeof *s);
     if (!s) goto fail;
-    *s = (struct kv_selection){.pending = -1, .break_even = 1, .method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
+    *s = (struct kv_selection){.pending = -1, .byte_cost = m->byte_cost, .method = m, .params = *p, .n_layers = shape->n_layers, .n_kv_heads = shape->n_kv_heads,
                                .group = shape->n_q_heads / shape->n_kv_heads, .d_head = shape->d_head, .max_rows = max_rows,
                                .max_blocks = (max_rows + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS};
     s->estimates = m->estimate && !m->estimates;
@@ -119,10 +119,10 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     s->ledger = calloc(heads, sizeof *s->ledger);
     s->dense_until = calloc(units, sizeof *s->dense_until);
     s->n_prefill_q = n_prompt < KEPT_QUERIES ? n_prompt : KEPT_QUERIES;
-    if (n_prompt) s->prefill_q = calloc(units * (size_t)s->n_prefill_q * group * (size_t)s->d_head, sizeof *s->prefill_q);
-    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || !s->ledger || !s->dense_until || (n_prompt && !s->prefill_q)) goto fail;
-    for (int32_t l = m->dense_layers; n_prompt && l < s->n_layers; l++)
-        for (int32_t h = 0; h < s->n_kv_heads; h++) {
+    if (n_prompt && m->from_queries) s->prefill_q = calloc(units * (size_t)s->n_prefill_q * group * (size_t)s->d_head, sizeof *s->prefill_q);
+    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || !s->ledger || !s->dense_until || (n_prompt && m->from_queries && !s->prefill_q)) goto fail;
+    for (int32_t l = m->dense_layers; all && l < s->n_layers; l++)
+        for (int32_t h = 0; h < s->n_kv_heads && !kv_selector_dense(m, l); h++) {
             struct kv_selector *made;
             if (kv_selection_instance(s, l, h, &made) != KV_OK) goto fail;
         }
@@ -153,7 +153,8 @@ void kv_selection_keep_queries(struct kv_selection *s, int32_t layer, int32_t n_
 {
     int32_t first = n_prompt - s->n_prefill_q, from = position < first ? first : position, to = position + n < n_prompt ? position + n : n_prompt;
     size_t token = (size_t)s->group * (size_t)s->d_head;
-    if (!s->prefill_q || layer < s->method->dense_layers || from >= to) return;
+    if (!s->prefill_q || kv_selector_dense(s->method, layer) || from >= to) return;
+    if (layer == s->method->dense_layers && from - first <= s->kept_q && to - first > s->kept_q) s->kept_q = to - first;
     for (int32_t h = 0; h < s->n_kv_heads; h++) {
         size_t unit = (size_t)layer * (size_t)s->n_kv_heads + (size_t)h;
         memcpy(s->prefill_q + (unit * (size_t)s->n_prefill_q + (size_t)(from - first)) * token,
@@ -173,7 +174,7 @@ static enum kv_status build(struct kv_selection *s, size_t unit, const struct kv
     int64_t began = kv_now_ns();
     bool done = true;
     enum kv_status status;
-    const float *q = s->prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
+    const float *q = s->prefill_q && s->kept_q == s->n_prefill_q ? s->prefill_q + unit * (size_t)s->n_prefill_q * (size_t)s->group * (size_t)s->d_head : NULL;
     int32_t n_q = q ? s->n_prefill_q : 0;
     if (s->method->build_some && s->build_share > 0) {
         double dense = 2.0 * rows->n_rows * s->d_head * s->group, share = s->build_share * dense;
@@ -187,12 +188,12 @@ static enum kv_status build(struct kv_selection *s, size_t unit, const struct kv
     return status;
 }
 
-/* The index covers rows [0, n_visible) afterwards, unless its build goes on (built is false then): built over those before the query's own, which
- * is then appended. A step that was discarded has left its row behind; it is dropped first. */
+/* The index covers rows [0, n_visible) afterwards, unless its build goes on (built is false then): built over build_rows, to which the others are
+ * then appended. A step that was discarded has left its row behind; it is dropped first. */
 static enum kv_status catch_up(struct kv_selection *s, size_t unit, const struct kv_attention *a, int32_t n_visible)
 {
     struct kv_selector *sel = s->selector[unit];
-    struct kv_rows rows = kv_selection_rows(s, a, n_visible - 1);
+    struct kv_rows rows = kv_selection_rows(s, a, s->build_rows && s->build_rows < n_visible ? s->build_rows : n_visible - 1);
     enum kv_status status = s->built[unit] ? KV_OK : build(s, unit, &rows);
     if (status != KV_OK || !s->built[unit]) return status;
     int32_t covered = s->method->covered(sel);
@@ -241,7 +242,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     double *mass = s->mass + (size_t)kv_head * group;
     status = s->method->query(s->selector[unit], &rows, a->q, widen, support, a->n_blocks, mass, ledger);
     if (status != KV_OK) return status;
-    if ((double)(ledger->candidate_bytes + ledger->payload_bytes) * s->break_even >= 2.0 * n_visible * (double)kv_rows_row_bytes(&rows)) {
+    if ((double)(ledger->candidate_bytes + ledger->payload_bytes) * s->byte_cost >= 2.0 * n_visible * (double)kv_rows_row_bytes(&rows)) {
         if (!widen) s->dense_until[unit] = n_visible + n_visible / 8 + 1;
         atomic_fetch_add_explicit(&s->whole, 1, memory_order_relaxed);
         take_all(s, &rows, a->n_blocks, support, ledger);

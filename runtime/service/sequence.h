@@ -31,7 +31,7 @@ struct kv_selection {
     bool *built;                   /* [n_layers][n_kv_heads] */
     int32_t pending;               /* in shadow: the unit whose index every step builds a part of, or -1 */
     double build_share;            /* products a step spends on an unfinished index, per product of its dense attention; 0: all of them */
-    double break_even;             /* what a byte that selecting reads counts beside one of all rows in order; 1 */
+    double byte_cost;              /* what a byte that selecting reads counts beside one of all rows in order; the method's */
     uint64_t *support;             /* [n_kv_heads][group][max_blocks] of the layer in work */
     float *estimate;               /* [n_kv_heads][group][d_head] */
     double *mass;                  /* [n_kv_heads][group] */
@@ -40,8 +40,9 @@ struct kv_selection {
     _Atomic uint64_t ahead_bytes, queries, query_ns, ranked_bytes, rows, visible, build_ns, waits, whole; /* since the decode thread last took them; waits: heads that read all rows because their index was being built; whole: because that costs no more than selecting */
     bool rehearses;                /* ranked by foretold queries */
     bool estimates;                /* the method's estimator replaces plain attention */
-    float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL in shadow */
-    int32_t n_prefill_q;
+    float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL where the method makes nothing of them */
+    int32_t n_prefill_q, kept_q;   /* kept_q: the first so many of them are there; only all of them are built from */
+    int32_t build_rows;            /* the index is built over the prompt's rows, whenever that begins; later ones are appended. 0: over all before the query's */
 };
 
 enum kv_step_verdict { /* what the gate decided about the step as a whole; bits */
@@ -134,11 +135,11 @@ void kv_sequence_destroy(struct kv_sequence *s);
 /* n_prompt > 0, to serve: every instance is made now and the last prompt queries are kept for them. 0, in shadow:
  * kv_selection_instance makes instances one by one. */
 enum kv_status kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape,
-                                   int32_t max_rows, int32_t n_prompt, struct kv_selection **out, struct kv_error *err);
+                                   int32_t max_rows, int32_t n_prompt, bool all, struct kv_selection **out, struct kv_error *err);
 void kv_selection_destroy(struct kv_selection *s);
 enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out);
 /* Worker thread. Brings the index of one head up to the rows of `a` (position + 1 visible) and queries it. *omitted: rows left out,
- * summed over the group. Where ranking and selected rows, times break_even, are no fewer bytes than all rows, all rows are the answer: the method is below its
+ * summed over the group. Where ranking and selected rows, times byte_cost, are no fewer bytes than all rows, all rows are the answer: the method is below its
  * break-even depth there, and is asked again when an eighth more rows have come. So they are while the index is being built. */
 enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
                                   int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted);

@@ -65,7 +65,7 @@ void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int3
     struct kv_engine *e = ctx;
     struct kv_sequence *s = item->owner;
     struct kv_selection *sel = s->selection;
-    if (layer < sel->method->dense_layers) return;
+    if (kv_selector_dense(sel->method, layer)) return;
     struct kv_attention ranked = *a;
     if (item->rehearsed) ranked.q = item->rehearsed + (size_t)kv_head * (size_t)sel->group * (size_t)sel->d_head;
     for (int widened = 0; widened < 2; widened++) {

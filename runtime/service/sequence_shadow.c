@@ -96,19 +96,26 @@ static void compare_all(struct kv_engine *e, int32_t layer)
 
 /* ---------------------------------------------------------------- units of a layer */
 
-/* A baseline sequence meets the candidate in shadow with its own index, made when it is first needed. */
-static bool shadow_ready(struct kv_engine *e, struct kv_sequence *s, int32_t layer, int32_t kv_head)
+/* A baseline sequence meets the candidate in shadow with its own index, the one that would serve it. */
+static bool open_shadow(struct kv_engine *e, struct kv_sequence *s)
 {
-    if (!e->now.method) return !e->now.placement->admit || e->now.placement->admit(e->placements, s->n_prompt + s->max_tokens) == KV_OK;
     if (s->shadow && s->shadow_candidate != e->now.candidate.id) {
         kv_selection_destroy(s->shadow);
         s->shadow = NULL;
     }
-    if (!s->shadow && kv_selection_create(e->now.method, &e->now.candidate.params, &e->shape, s->n_prompt + s->max_tokens, 0, &s->shadow, NULL) != KV_OK)
+    if (!s->shadow && kv_selection_create(e->now.method, &e->now.candidate.params, &e->shape, s->n_prompt + s->max_tokens, s->n_prompt, false, &s->shadow, NULL) != KV_OK)
         return false;
     if (e->config.index_share > 0) s->shadow->build_share = SHADOW_BUILD * e->shape.n_layers * e->shape.n_kv_heads;
-    s->shadow->break_even = e->config.break_even;
+    s->shadow->byte_cost = e->now.candidate.byte_cost;
+    s->shadow->build_rows = s->n_prompt;
     s->shadow_candidate = e->now.candidate.id;
+    return true;
+}
+
+static bool shadow_ready(struct kv_engine *e, struct kv_sequence *s, int32_t layer, int32_t kv_head)
+{
+    if (!e->now.method) return !e->now.placement->admit || e->now.placement->admit(e->placements, s->n_prompt + s->max_tokens) == KV_OK;
+    if (!open_shadow(e, s)) return false;
     struct kv_selector *made;
     return kv_selection_instance(s->shadow, layer, kv_head, &made) == KV_OK;
 }
@@ -120,7 +127,7 @@ static void collect(struct kv_engine *e, struct kv_step_item *it, int32_t layer)
     if (s->probe || it->n != 1 || it->position < s->n_prompt || s->recomputing || (!served && !(e->now.shadow && e->now.candidate.id))) return;
     if (served && s->selection && !it->selects) return;
     const struct kv_selector_method *m = e->now.method;
-    if (m && layer < m->dense_layers) return;
+    if (m && kv_selector_dense(m, layer)) return;
     for (int32_t h = 0; h < e->shape.n_kv_heads; h++) {
         bool due = !served && s->shadow && s->shadow->pending == layer * e->shape.n_kv_heads + h, taken = sampled(e, s->id, layer, h, it->position);
         if (!taken && !due) continue;
@@ -167,6 +174,14 @@ static void report(struct kv_engine *e, struct kv_shadow_job *j)
         kv_report_failure(e, j->item->owner, KV_EXACT_MISMATCH, "attention through the placement's copies has other bits");
     }
     kv_report_sample(e, &j->sample);
+}
+
+void kv_sequence_keep_queries(struct kv_engine *e, struct kv_step_item *it, int32_t layer, const float *queries)
+{
+    struct kv_sequence *s = it->owner;
+    bool shadowed = e->now.shadow && e->now.candidate.id && e->now.method && e->now.method->from_queries && e->config.shadow_fraction > 0 && !s->candidate && !s->probe;
+    if (s->selection) kv_selection_keep_queries(s->selection, layer, s->n_prompt, it->position, it->n, queries);
+    if (shadowed && it->position < s->n_prompt && open_shadow(e, s)) kv_selection_keep_queries(s->shadow, layer, s->n_prompt, it->position, it->n, queries);
 }
 
 void kv_sequence_shadow(struct kv_engine *e, struct kv_step_item *const *items, int32_t n_items, int32_t layer)

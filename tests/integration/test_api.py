@@ -55,6 +55,8 @@ class Reading(unittest.TestCase):
         self.assertIn("budget_rows", [x["name"] for x in rows["quest"]["params"]])
         for field in ("support", "representation", "tier", "unit", "index", "update_phase", "compute_site", "fallback", "workload"):
             self.assertTrue(rows["quest"][field], field)
+        self.assertAlmostEqual(rows["quest"]["byte_cost"], rows["quest"]["declared_byte_cost"] * 0.01)  # engine.break_even of these tests
+        self.assertIsNone(rows["layerwise"]["byte_cost"])
 
     def test_sessions_and_tiers(self):
         _, s = self.d.get("/api/v1/sessions")

@@ -213,6 +213,7 @@ class Lab(unittest.TestCase):
             rows = [f"| `{p['name']}` | {p['default']:g} | {p['min']:g} – {p['max']:g} | {p['unit'] or '–'} | {p['help']} | {p['source']} |" for p in method["params"]]
             self.assertEqual([line for line in sections[name].splitlines() if line.startswith("| `")], rows, name)
             self.assertIn(f"Omitted mass online: {(method['omitted_mass_estimate'] or 'none').split(',')[0]}", sections[name], name)
+            self.assertRegex(page, rf"(?m)^\| `{name}` \| {method['byte_cost']:g} \|")
             self.assertIn(f"first {method['dense_layers']} layers dense" if method["dense_layers"] != 1 else "first layer dense", sections[name].replace("no layers dense", "first 0 layers dense"))
 
     def test_every_registered_row_has_its_contract_and_says_whether_it_is_built(self):

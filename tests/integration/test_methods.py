@@ -88,6 +88,7 @@ class Methods(unittest.TestCase):
 
     def to_canary(self, name, prompt):
         rollout = self.create(name, METHODS[name])
+        self.assertGreater(self.d.get(f"/api/v1/rollouts/{rollout}")[1]["byte_cost"], 0)
         self.advance(rollout, "SHADOW")
         status, a = self.d.post("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 80, "ignore_eos": True, "kvasir": {"contract": "approximate"}})
         self.assertEqual((status, a["kvasir"]["published_contract"]), (200, "exact"), "a shadow served")

@@ -20,6 +20,7 @@
 static struct {
     _Atomic uint64_t word;
     uint64_t candidate;
+    double byte_cost;
     bool shadow;
     int32_t recomputing;
     struct kv_sample sample[4096];
@@ -37,6 +38,7 @@ static inline enum kv_status install(void *ctx, const struct kv_candidate *c, bo
     if (engine.in_install) engine.in_install();
     if (!atomic_compare_exchange_strong(&engine.word, &expected, epoch)) return kv_fail(err, KV_SUPERSEDED, "epoch", "superseded");
     engine.candidate = c ? c->id : 0;
+    engine.byte_cost = c ? c->byte_cost : 0;
     engine.shadow = shadow;
     engine.installs++;
     return KV_OK;
@@ -106,13 +108,14 @@ static inline void on_event(void *ctx, enum kv_control_event what, uint64_t roll
     events++;
 }
 
+static double break_even; /* of the engine that the next start meets */
 static inline void start_with(uint8_t model)
 {
     struct kv_error err = {0};
     memset(&engine, 0, sizeof engine);
     struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats};
     ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err) == KV_OK, "%s", err.message);
-    struct kv_control_config c = {.manual = true, .monotonic_us = clock_us, .realtime_us = clock_us, .on_event = on_event, .model_artifact = {model}};
+    struct kv_control_config c = {.manual = true, .monotonic_us = clock_us, .realtime_us = clock_us, .on_event = on_event, .model_artifact = {model}, .break_even = break_even};
     ck_assert_msg(kv_control_create(port, store, &c, &control, &err) == KV_OK, "%s", err.message);
 }
 static inline void start(void)

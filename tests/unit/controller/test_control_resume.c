@@ -1,6 +1,8 @@
 /* test_control_resume.c — restarts: a stage is resumed, a rollback stays one, and a state that cannot be trusted leads to the exact baseline. */
 #include "tests/unit/controller/control_world.h"
 
+#include "runtime/selection/selector.h"
+
 START_TEST(a_restart_resumes_the_stage)
 {
     uint64_t id = create("quest");
@@ -17,6 +19,24 @@ START_TEST(a_restart_resumes_the_stage)
     ck_assert_int_eq(view(id)->r.stage, KV_STAGE_CANARY);
     run(40, 0.01, true, 1);
     ck_assert_int_eq(view(id)->r.stage, KV_STAGE_FULL);
+}
+END_TEST
+
+/* From which row on a rollout selects was settled when it was made: another factor after a restart holds for new ones. */
+START_TEST(a_rollout_keeps_its_byte_cost)
+{
+    double declared = kv_selector_find("quest")->byte_cost;
+    break_even = 0.5;
+    stop();
+    start();
+    create("quest");
+    run(15, 0.01, true, 1);
+    ck_assert_double_eq(engine.byte_cost, declared * 0.5);
+    break_even = 3;
+    stop();
+    start();
+    ck_assert_double_eq(engine.byte_cost, declared * 0.5);
+    break_even = 0;
 }
 END_TEST
 
@@ -145,6 +165,7 @@ Suite *suite_control_resume(void)
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_restart_resumes_the_stage);
+    tcase_add_test(t, a_rollout_keeps_its_byte_cost);
     tcase_add_test(t, another_model_is_not_resumed);
     tcase_add_test(t, a_forged_database_is_not_resumed);
     tcase_add_test(t, a_committed_advance_is_resumed_at_its_stage);

@@ -1,5 +1,6 @@
 /* test_magicpig.c — MagicPIG: inclusion frequency, the estimator by its formula, its finite-sample bias, zero inclusion. */
 #include "runtime/selection/draw.h"
+#include "runtime/selection/projections.h"
 #include "tests/unit/selection/case.h"
 
 #include <math.h>
@@ -160,6 +161,39 @@ START_TEST(a_seed_decides_the_sample)
 }
 END_TEST
 
+/* The paper's projections are shared: a layer, or a K/V head, with the same keys and query samples the same rows. */
+START_TEST(heads_share_their_projections)
+{
+    struct test_case t;
+    case_random(&t, "magicpig", 2, 2, 16, 400, 1);
+    case_param(&t, "bits", 6);
+    case_param(&t, "tables", 40);
+    memcpy(t.q + 16, t.q, 16 * sizeof *t.q);
+    memcpy(t.k + 400 * 16, t.k, 400 * 16 * sizeof *t.k);
+    struct kv_lab_result r = case_run(&t);
+    ck_assert_int_lt(kv_mask_count(r.support, r.n_blocks), 400);
+    ck_assert_mem_eq(r.support, r.support + r.n_blocks, (size_t)r.n_blocks * sizeof *r.support);
+    kv_lab_result_free(&r);
+    case_free(&t);
+    const float *a = kv_projections_take(1, 640), *again = kv_projections_take(1, 640), *b = kv_projections_take(2, 640), *longer = kv_projections_take(1, 641);
+    ck_assert_ptr_eq(a, again);
+    ck_assert(a != b && a != longer);
+    ck_assert_mem_eq(a, longer, 640 * sizeof *a);
+    kv_projections_give(a);
+    ck_assert_float_eq(again[639], longer[639]); /* one user is left */
+    kv_projections_give(again), kv_projections_give(b), kv_projections_give(longer);
+}
+END_TEST
+
+/* Layers 0, 16, 32 … attend to all rows. */
+START_TEST(every_sixteenth_layer_is_dense)
+{
+    const struct kv_selector_method *m = kv_selector_find("magicpig");
+    for (int32_t l = 0; l < 80; l++) ck_assert_int_eq(kv_selector_dense(m, l), l % 16 == 0);
+    for (int32_t l = 0; l < 80; l++) ck_assert_int_eq(kv_selector_dense(kv_selector_find("quest"), l), l < 2);
+}
+END_TEST
+
 START_TEST(dropped_rows_are_not_met)
 {
     struct test_case t;
@@ -197,13 +231,14 @@ START_TEST(rows_met_are_those_whose_signs_agree)
     case_param(&t, "bits", BITS);
     case_param(&t, "sink_rows", SINK);
     case_param(&t, "local_rows", LOCAL);
+    case_param(&t, "seed", SEED);
     ck_assert_int_eq(kv_lab_rows_create(KV_F32, D, 1, 0.5f, N, t.k, t.v, &stored), KV_OK);
-    ck_assert_int_eq(m->create(&t.c.params, D, 1, N, SEED, &s, &err), KV_OK);
+    ck_assert_int_eq(m->create(&t.c.params, D, 1, N, 1, &s, &err), KV_OK);
     ck_assert_int_eq(m->build(s, &stored.rows, NULL, 0), KV_OK);
     ck_assert_int_eq(m->query(s, &stored.rows, t.q, 0, support, (N + 63) / 64, NULL, &ledger), KV_OK);
     for (int i = SINK; i < N - LOCAL; i++)
         for (int c = 0; c < D; c++) mean[c] += (double)t.k[i * D + c] / (N - LOCAL - SINK);
-    for (int i = 0; i < TABLES * BITS * D; i++) plane[i / D / BITS][i / D % BITS][i % D] = (double)(float)kv_draw_normal(kv_draw(SEED, 0), (uint64_t)i);
+    for (int i = 0; i < TABLES * BITS * D; i++) plane[i / D / BITS][i / D % BITS][i % D] = (double)(float)kv_draw_normal(kv_draw(0, SEED), (uint64_t)i);
     for (int i = SINK; i < N - LOCAL; i++) {
         int met = 0;
         bool close = false;
@@ -242,6 +277,8 @@ Suite *suite_magicpig(void)
     tcase_add_test(c, zero_inclusion_is_an_error);
     tcase_add_test(c, dropped_rows_are_not_met);
     tcase_add_test(c, a_seed_decides_the_sample);
+    tcase_add_test(c, heads_share_their_projections);
+    tcase_add_test(c, every_sixteenth_layer_is_dense);
     suite_add_tcase(s, c);
     return s;
 }

@@ -50,6 +50,40 @@ END_TEST
 static const float corner_k[8][2] = {{2, -2}, {-2, 2}, {1, 1}, {1, 1}, {1.5f, 1.5f}, {0, 0}, {0, 0}, {0, 0}};
 static const float corner_q[2] = {1, 1};
 
+/* One value that is not a number among numbers, in any place of a page, in rows of any type, appended or built: the page ranks first, as dense
+ * attention would show it. */
+START_TEST(a_damaged_value_is_not_passed_over)
+{
+    static const enum kv_type types[] = {KV_F32, KV_F16, KV_BF16};
+    static const int32_t widths[] = {3, 8, 64};
+    for (int32_t i = 0; i < 3 * 3 * 16; i++) {
+        struct test_case t;
+        struct kv_lab_rows stored;
+        struct kv_error err;
+        struct kv_selector *s;
+        int32_t d = widths[i / 16 % 3], row = 32 + i % 16, channel = i * 7 % d;
+        case_random(&t, "quest", 1, 1, d, 96, (uint64_t)i);
+        case_param(&t, "budget_rows", 32); /* one page beside the tail's */
+        t.k[row * d + channel] = NAN;
+        ck_assert_int_eq(kv_lab_rows_create(types[i / 48], d, 1, 0.3f, 96, t.k, t.v, &stored), KV_OK);
+        ck_assert_int_eq(t.c.method->create(&t.c.params, d, 1, 96, 0, &s, &err), KV_OK);
+        stored.rows.n_rows = i % 2 ? 96 : 33; /* built at once, or the page's later rows one by one */
+        ck_assert_int_eq(t.c.method->build(s, &stored.rows, NULL, 0), KV_OK);
+        for (; stored.rows.n_rows < 96;) {
+            stored.rows.n_rows++;
+            ck_assert_int_eq(t.c.method->append(s, &stored.rows, stored.rows.n_rows - 1), KV_OK);
+        }
+        uint64_t support[2];
+        struct kv_ledger ledger = {0};
+        ck_assert_int_eq(t.c.method->query(s, &stored.rows, t.q, 0, support, 2, NULL, &ledger), KV_OK);
+        ck_assert_msg(kv_mask_has(support, row), "type %d, width %d, row %d, channel %d", types[i / 48], d, row, channel);
+        t.c.method->destroy(s);
+        kv_lab_rows_free(&stored);
+        case_free(&t);
+    }
+}
+END_TEST
+
 START_TEST(a_valid_bound_can_miss_the_best_row)
 {
     struct test_case t;
@@ -115,6 +149,7 @@ Suite *suite_quest(void)
     TCase *c = tcase_create("quest");
     tcase_add_test(c, pages_are_those_of_the_reference);
     tcase_add_test(c, a_valid_bound_can_miss_the_best_row);
+    tcase_add_test(c, a_damaged_value_is_not_passed_over);
     tcase_add_test(c, the_tail_page_takes_one_slot);
     tcase_add_test(c, the_ledger_counts_extrema_and_pages);
     suite_add_tcase(s, c);

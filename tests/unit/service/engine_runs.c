@@ -100,7 +100,7 @@ void same_runs(const struct run *a, const struct run *b)
 
 void install(struct kv_engine *e, const char *pipeline, const char *param, double value, bool shadow)
 {
-    struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find(pipeline)};
+    struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find(pipeline), .byte_cost = 1}; /* contexts are short: bytes alike */
     struct kv_error err = {0};
     kv_params_default(c.pipeline, &c.params);
     if (param) ck_assert_int_eq(kv_params_set(c.pipeline, &c.params, param, value, &err), KV_OK);

@@ -19,7 +19,7 @@ static struct kv_engine_stats serve(const char *pipeline, int32_t estimate_rows,
     config.index_share = 0; /* whole at once: every token is selected for, however busy the machine is */
     struct kv_engine *e = make_engine(&config);
     struct kv_fallback_table t;
-    struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find(pipeline)};
+    struct kv_candidate c = {.id = 1, .pipeline = kv_pipeline_find(pipeline), .byte_cost = 1};
     struct kv_error err = {0};
     const struct { const char *name; double value; } small[] = {{"page_rows", 8}, {"budget_rows", 24}, {"k", 16}, {"local_rows", 8}, {"cap_rows", 16}, {"sink_rows", 4}, {"top_rows", 8},
                                                                  {"bits", 4}, {"unit_rows", 8}, {"units", 1}, {"rows_per_cluster", 12}, {"tables", 4}, {"estimate_rows", estimate_rows}};

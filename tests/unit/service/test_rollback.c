@@ -91,7 +91,7 @@ END_TEST
 START_TEST(a_release_moves_only_from_where_it_was_seen)
 {
     struct kv_engine *e = make_engine(NULL);
-    struct kv_candidate c = {.id = 5, .pipeline = kv_pipeline_find("quest")};
+    struct kv_candidate c = {.id = 5, .pipeline = kv_pipeline_find("quest"), .byte_cost = 1};
     struct kv_error err;
     kv_params_default(c.pipeline, &c.params);
     ck_assert_int_eq(kv_engine_install(e, &c, true, 0, 1, &err), KV_OK);

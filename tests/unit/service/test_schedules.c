@@ -183,7 +183,7 @@ static void change_release(void)
     else if (draw(2)) kv_engine_rollback(w.e, &b);
     else {
         uint32_t i = draw(2);
-        struct kv_candidate c = {.id = ++w.candidate, .pipeline = kv_pipeline_find(candidates[i].pipeline)};
+        struct kv_candidate c = {.id = ++w.candidate, .pipeline = kv_pipeline_find(candidates[i].pipeline), .byte_cost = 1};
         kv_params_default(c.pipeline, &c.params);
         if (candidates[i].param) kv_params_set(c.pipeline, &c.params, candidates[i].param, candidates[i].value, &err);
         ck_assert_int_eq(kv_engine_install(w.e, &c, false, r.epoch, r.epoch + 1, &err), KV_OK);

@@ -217,6 +217,10 @@ function onePipeline(p) {
           ['provenance', p.provenance],
           ['selector', p.selector || 'none'],
           ['omitted mass, estimated online', p.selector ? (p.omitted_mass_estimate ?? '–') : '–'],
+          [
+            'a byte it reads counts as, read in order',
+            p.selector && p.byte_cost ? `${number(p.byte_cost)} (${number(p.declared_byte_cost)} declared)` : '–',
+          ],
           ['placement', p.placement],
           ['built', p.built ? 'yes' : 'not yet'],
         ]),

@@ -313,6 +313,7 @@ function identity(r) {
       ['pipeline', link('pipelines', r.pipeline)],
       ['contract', contractChip(r.contract)],
       ['manifest', digest(r.manifest)],
+      ['a byte it reads counts as, read in order', r.byte_cost ? number(r.byte_cost) : '–'],
       ['model', digest(r.model_artifact)],
       ['created', stamp(r.created_at)],
       ['ended', r.ended_at ? stamp(r.ended_at) : 'not yet'],
