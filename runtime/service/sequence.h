@@ -132,8 +132,8 @@ enum kv_status kv_sequence_create(const struct kv_request *r, const struct kv_se
 /* The cache holds no slab any more. The stream lives on with its reader. */
 void kv_sequence_destroy(struct kv_sequence *s);
 
-/* n_prompt > 0, to serve: every instance is made now and the last prompt queries are kept for them. 0, in shadow:
- * kv_selection_instance makes instances one by one. */
+/* all: every instance is made now; else, in shadow, kv_selection_instance makes them one by one. n_prompt > 0: its last queries are kept for methods
+ * that build from them. */
 enum kv_status kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape,
                                    int32_t max_rows, int32_t n_prompt, bool all, struct kv_selection **out, struct kv_error *err);
 void kv_selection_destroy(struct kv_selection *s);
