@@ -267,11 +267,11 @@ struct kv_request {
     /* Assignment: 0 is the baseline. A candidate that is not the installed one, an epoch that is not the current one, a
      * latched release word, or an approximate pipeline under an exact contract mean the baseline. */
     uint64_t candidate, epoch;
+    enum kv_status kept_back; /* why admission keeps it from the candidate it was assigned to: DEADLINE, CREDIT_PRESSURE; OK: it does not. A FALLBACK receipt says so */
     /* Continuation of a paused request: prompt holds all tokens so far. first_prompt: length of the original prompt (0: n_prompt); n_spoken: outputs
      * published before, so that draws go on where they were; spoken: [n_heard] the last of them, whose text goes on, read during submit; arrival_us:
      * the original one, CLOCK_MONOTONIC (0: now); resume: id of the paused request whose rows are taken over (0: none). */
     int32_t first_prompt, n_spoken, n_heard;
-    enum kv_status kept_back; /* why admission keeps it from the candidate it was assigned to: DEADLINE, CREDIT_PRESSURE; OK: it does not. A FALLBACK receipt says so */
     const int32_t *spoken;
     int64_t arrival_us;
     uint64_t resume;

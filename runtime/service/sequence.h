@@ -68,9 +68,9 @@ struct kv_sequence {
     struct kv_credit_ticket credit;
     double h2d_bytes_per_s, d2h_bytes_per_s; /* that it needs while it holds the ticket */
     int32_t priority;
+    enum kv_status kept_back;
     int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;
-    enum kv_status kept_back;
     bool ignore_eos, observe_prompt, probe;
     enum kv_contract contract;
     char tenant[64], klass[64], session[64];
