@@ -269,8 +269,8 @@ enum kv_status kv_store_unresume(struct kv_store *s, const char *tenant, const c
 static enum kv_status run_forget(struct kv_store *s, void *arg, struct kv_error *err)
 {
     const struct resume *x = arg;
-    sqlite3_stmt *q = kv_store_prepare(s, x->session ? "UPDATE pauses SET tokens = x'', result_tokens = x'' WHERE tenant = ? AND session = ? AND state = 'RESUMED' AND length(tokens) > 0"
-                                                     : "UPDATE pauses SET tokens = x'', result_tokens = x'' WHERE state = 'RESUMED' AND length(tokens) > 0");
+    sqlite3_stmt *q = kv_store_prepare(s, x->session ? "UPDATE pauses SET tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE tenant = ? AND session = ? AND state = 'RESUMED' AND length(tokens) > 0"
+                                                     : "UPDATE pauses SET tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE state = 'RESUMED' AND length(tokens) > 0");
     if (!q) return kv_store_sql_error(s->db, "pauses", err);
     if (x->session) bind_text(q, 1, x->tenant);
     if (x->session) bind_text(q, 2, x->session);
@@ -300,7 +300,7 @@ static enum kv_status expire_one(struct kv_store *s, const char *tenant, const c
     snprintf(r.detail, sizeof r.detail, "epoch %llu: nobody came for it in time", (unsigned long long)epoch);
     enum kv_status st = kv_store_append(s, &r, &id, err);
     if (st != KV_OK) return st;
-    sqlite3_stmt *q = kv_store_prepare(s, "UPDATE pauses SET state = 'RESUMED', expired_us = ?, tokens = x'', result_tokens = x'' WHERE tenant = ? AND session = ? AND epoch = ?");
+    sqlite3_stmt *q = kv_store_prepare(s, "UPDATE pauses SET state = 'RESUMED', expired_us = ?, tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE tenant = ? AND session = ? AND epoch = ?");
     if (!q) return kv_store_sql_error(s->db, "pauses", err);
     sqlite3_bind_int64(q, 1, kv_store_now_us(CLOCK_REALTIME));
     bind_text(q, 2, tenant);

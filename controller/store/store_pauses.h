@@ -33,7 +33,7 @@ enum kv_status kv_store_move_result(struct kv_store *s, const char *tenant, cons
 enum kv_status kv_store_resume(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err);
 /* Undoes a resume whose continuation could not be submitted. */
 enum kv_status kv_store_unresume(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err);
-/* Empties the tokens of the session's resumed pauses, for good: its continuation runs, so nothing asks for them again. session NULL: of all sessions. */
+/* Empties the tokens of the session's resumed pauses, for good (of a result its length stays): its continuation runs, so nothing asks for them again. session NULL: of all sessions. */
 enum kv_status kv_store_forget_resumed(struct kv_store *s, const char *tenant, const char *session, struct kv_error *err);
 
 /* Gives up the open pauses from before `before_us` and empties their tokens, each with its receipt, some at a time; *n: how many. */
