@@ -101,6 +101,21 @@ KV_HANDLER(kv_api_session)
     return kv_http_reply_json(r, 200, row, err);
 }
 
+static enum kv_status record_deletion(const struct kv_http_request *r, const char *tenant, const struct kv_session_info *info, json_t *row, struct kv_error *err)
+{
+    struct kv_receipt x;
+    uint64_t id;
+    kv_receipt_init(&x, KV_ROW_DELETION, kv_realtime_us());
+    x.bytes = info->bytes;
+    snprintf(x.tenant, sizeof x.tenant, "%s", tenant);
+    snprintf(x.session, sizeof x.session, "%.63s", r->part[0]);
+    snprintf(x.detail, sizeof x.detail, "dropped by operator:%.40s from every tier", r->who.name);
+    enum kv_status st = kv_store_put_receipt(((struct kv_app *)r->app)->store, &x, &id, err);
+    if (st) kv_hint(err, "the session's rows are gone; drop it again for the receipt");
+    else json_object_set_new(row, "receipt", json_integer((json_int_t)id));
+    return st;
+}
+
 KV_HANDLER(kv_api_sessions_verb)
 {
     static const struct { const char *name; enum kv_session_command what; } verbs[] = {{"pin", KV_SESSION_PIN}, {"unpin", KV_SESSION_UNPIN}, {"drop", KV_SESSION_DROP}};
@@ -114,7 +129,12 @@ KV_HANDLER(kv_api_sessions_verb)
     if (st) return st;
     st = kv_engine_session(app->engine, verbs[v].what, json_string_value(json_object_get(row, "tenant")), r->part[0], &info, err);
     if (st) return json_decref(row), st;
-    if (verbs[v].what == KV_SESSION_DROP) json_object_set_new(row, "dropped_bytes", json_integer((json_int_t)info.bytes));
-    else add_kept(row, &info);
+    if (verbs[v].what == KV_SESSION_DROP) {
+        json_object_set_new(row, "dropped_bytes", json_integer((json_int_t)info.bytes));
+        st = record_deletion(r, json_string_value(json_object_get(row, "tenant")), &info, row, err);
+    } else {
+        add_kept(row, &info);
+    }
+    if (st) return json_decref(row), st;
     return kv_http_reply_json(r, 200, row, err);
 }

@@ -7,7 +7,7 @@
 #include <strings.h>
 
 static const char *const own_names[] = {
-    "TRANSITION", "SUPERSEDED", "GATE", "DECISION", "POLICY", "POLICY_FAULT", "ROLLOUT", "AUDIT", "STORE", "DRILL",
+    "TRANSITION", "SUPERSEDED", "GATE", "DECISION", "POLICY", "POLICY_FAULT", "ROLLOUT", "AUDIT", "STORE", "DRILL", "DELETION",
 };
 _Static_assert(sizeof own_names / sizeof *own_names == KV_ROW_KINDS - KV_RECEIPT_KINDS, "a row kind has no name");
 

@@ -18,6 +18,7 @@ enum kv_row_kind { /* stored by name; 0 … KV_RECEIPT_KINDS-1 are enum kv_recei
     KV_ROW_AUDIT,                         /* an operator's write through the API */
     KV_ROW_STORE,                         /* opened, recovered, closed */
     KV_ROW_DRILL,                         /* a drill of a candidate ended; value: violations */
+    KV_ROW_DELETION,                      /* a session's rows are gone from every tier; bytes: of them, on disk */
     KV_ROW_KINDS
 };
 const char *kv_row_kind_name(int kind);   /* "REQUEST", …, "TRANSITION", … */

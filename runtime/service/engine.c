@@ -25,7 +25,7 @@ void kv_engine_config_default(struct kv_engine_config *c)
 
 static bool idle(const struct kv_engine *e)
 {
-    return e->n_live == 0 && e->queue_n == 0 && !e->turn_event && !atomic_load(&e->stopping) && !kv_pauses_busy(e);
+    return e->n_live == 0 && e->queue_n == 0 && !e->turn_event && !atomic_load(&e->stopping) && atomic_load(&e->forget_asked) == e->forgotten && !kv_pauses_busy(e);
 }
 
 struct timespec kv_engine_time_in(int64_t us)
@@ -65,6 +65,7 @@ static void *decode(void *arg)
     e->window_began_us = kv_engine_now_us();
     for (;;) {
         int64_t began_ns = kv_now_ns();
+        kv_engine_forget_now(e);
         kv_scheduler_begin(e);
         if (kv_scheduler_choose(e)) {
             int64_t chosen_ns = kv_now_ns();

@@ -66,6 +66,26 @@ static enum kv_status reserve(struct kv_engine *e, struct kv_sequence *s, int32_
     return status;
 }
 
+void kv_engine_forget_prefixes(struct kv_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    uint64_t mine = atomic_fetch_add(&e->forget_asked, 1) + 1;
+    pthread_cond_broadcast(&e->wake);
+    while (e->forgotten < mine && !atomic_load(&e->stopping)) pthread_cond_wait(&e->wake, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void kv_engine_forget_now(struct kv_engine *e)
+{
+    uint64_t asked = atomic_load(&e->forget_asked);
+    if (asked == e->forgotten) return;
+    kv_prefix_clear(e->prefix, e->arena);
+    pthread_mutex_lock(&e->lock);
+    e->forgotten = asked;
+    pthread_cond_broadcast(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
 enum kv_status kv_engine_reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n)
 {
     return reserve(e, s, n, kv_cache_reserve);

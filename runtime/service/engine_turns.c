@@ -241,12 +241,18 @@ int32_t kv_engine_sessions(const struct kv_engine *e, struct kv_session_info *ou
 
 enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *out, struct kv_error *err)
 {
+    if (!e->turns && what == KV_SESSION_DROP) {
+        kv_engine_forget_prefixes(e);
+        *out = (struct kv_session_info){0};
+        return KV_OK;
+    }
     if (!e->turns) {
         kv_fail(err, KV_UNSUPPORTED, "tiers.disk.path", "sessions are kept on disk, and no disk tier is configured");
         kv_hint(err, "set tiers.disk.path");
         return KV_UNSUPPORTED;
     }
     enum kv_status s = kv_turns_command(e->turns, what, tenant, session, out);
+    if (what == KV_SESSION_DROP && (s == KV_OK || s == KV_NOT_FOUND)) kv_engine_forget_prefixes(e); /* after the disk: nothing comes back from there */
     if (s == KV_OK) return s;
     if (s == KV_NOT_FOUND) {
         kv_fail(err, s, "session", "nothing of session %.63s of tenant %.63s is kept on disk", session, tenant);

@@ -167,6 +167,11 @@ void kv_prefix_put(struct kv_prefix_index *x, struct kv_arena *a, const struct k
     x->n++;
 }
 
+void kv_prefix_clear(struct kv_prefix_index *x, struct kv_arena *a)
+{
+    while (x->oldest != NONE) drop(x, a, x->oldest);
+}
+
 int32_t kv_prefix_blocks(const struct kv_prefix_index *x)
 {
     return x->n;
@@ -175,7 +180,7 @@ int32_t kv_prefix_blocks(const struct kv_prefix_index *x)
 void kv_prefix_destroy(struct kv_prefix_index *x, struct kv_arena *a)
 {
     if (!x) return;
-    while (a && x->oldest != NONE) drop(x, a, x->oldest);
+    if (a) kv_prefix_clear(x, a);
     free(x->bucket);
     free(x->entry);
     free(x->slab);

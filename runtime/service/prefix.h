@@ -29,6 +29,7 @@ void kv_prefix_put(struct kv_prefix_index *x, struct kv_arena *a, const struct k
                    uint8_t *const *slab, size_t stride);
 /* Gives up one block that no sequence reads; false when there is none. */
 bool kv_prefix_evict(struct kv_prefix_index *x, struct kv_arena *a);
+void kv_prefix_clear(struct kv_prefix_index *x, struct kv_arena *a); /* gives up all; sequences that read some go on */
 int32_t kv_prefix_blocks(const struct kv_prefix_index *x);
 
 #endif

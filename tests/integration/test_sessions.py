@@ -316,6 +316,22 @@ class Sessions(unittest.TestCase):
             status, answer = d.post("/api/v1/sessions/c5/burn")
             self.assertEqual((status, answer["error"]["code"]), (404, "NOT_FOUND"))
 
+    def test_a_dropped_session_is_served_from_nowhere(self):
+        for make in (self.daemon, Daemon):
+            with make() as d:
+                text = "The river runs past the mill and the mill turns all night. " * 12
+                ask = lambda **more: d.complete(text, max_tokens=2, **more)["usage"]["prompt_tokens_details"]["cached_tokens"]
+                ask(kvasir={"session": "gone"})
+                if make != Daemon:
+                    saved(d, "gone")
+                self.assertGreater(ask(), 0)  # memory has it
+                status, answer = d.post("/api/v1/sessions/gone/drop")
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(ask(), 0)
+                row = d.get(f"/api/v1/receipts/{answer['receipt']}")[1]
+                row = row.get("receipt", row)
+                self.assertEqual((row["kind"], row["tenant"], row["session"]), ("DELETION", "local", "gone"))
+
     def test_without_a_disk_tier(self):
         with Daemon() as d:
             chat(d, first_turn(), "c6")
