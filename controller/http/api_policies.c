@@ -208,18 +208,23 @@ KV_HANDLER(kv_api_policy_verb)
     snprintf(who, sizeof who, "operator:%s", r->who.name);
     if (replaces) snprintf(base, sizeof base, "%.*s", (int)strcspn(replaces + (*replaces == '"'), "\""), replaces + (*replaces == '"'));
     if (replaces) replaces = base;
-    bool approve = !strcmp(verb, "approve");
+    bool approve = !strcmp(verb, "approve"), switches = !strcmp(verb, "activate") || !strcmp(verb, "revert");
     enum kv_status st = kind_named(r->part[0], &kind, err);
     if (!st && (approve ? !may_approve(r) : !(r->who.rights & KV_RIGHT_OPERATOR)))
         st = kv_fail(err, KV_FORBIDDEN, "Authorization", "'%s' lacks the right '%s'", r->who.name, approve ? "approver" : "operator");
+    if (!st && switches && !replaces) {
+        st = kv_fail(err, KV_VERSION_CONFLICT, "If-Match", "this switch does not say which version it replaces");
+        kv_hint(err, "send If-Match with the version that is active, or * for whichever it is");
+    }
     if (st) return st;
+    if (replaces && !strcmp(replaces, "*")) replaces = NULL;
     if (!strcmp(verb, "submit")) return submit(r, kind, who, err);
     if (!strcmp(verb, "activate") && !version) return activate_source(r, kind, replaces, who, err);
     if (!version && strcmp(verb, "revert")) return kv_fail(err, KV_BAD_ARGUMENT, "version", "%.20s needs the version it is about", verb);
     if (!strcmp(verb, "replay")) return reply_replay(r, kind, version, who, err);
     if (!strcmp(verb, "check")) st = kv_control_policy_check(control, kind, version, who, err);
     else if (approve) st = kv_control_policy_approve(control, kind, version, reason, who, err);
-    else if (!strcmp(verb, "activate") || !strcmp(verb, "revert")) st = kv_control_policy_switch(control, kind, version, replaces, *verb == 'r', who, err);
+    else if (switches) st = kv_control_policy_switch(control, kind, version, replaces, *verb == 'r', who, err);
     else st = kv_fail(err, KV_NOT_FOUND, "verb", "no policy verb is named '%.40s'", verb);
     if (st) return st;
     return version ? reply_version(r, kind, version, false, 200, err) : reply_policy(r, kind, false, err);

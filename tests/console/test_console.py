@@ -138,7 +138,7 @@ class ConsoleTest(unittest.TestCase):
     def test_a_rollout_is_advanced_in_two_keys_and_held_in_one(self):
         d = support.Daemon()
         self.addCleanup(d.stop)
-        self.assertEqual(d.post("/api/v1/policies/release/activate", {"source": HOLDS})[0], 200)
+        self.assertEqual(d.post("/api/v1/policies/release/activate", {"source": HOLDS}, headers={"If-Match": "*"})[0], 200)
         status, r = d.post("/api/v1/rollouts", ROLLOUT)
         self.assertEqual(status, 201, r)
         t = Terminal(d.url)
@@ -208,9 +208,9 @@ class ConsoleTest(unittest.TestCase):
     def test_the_receipt_behind_a_failure_is_two_keys_away(self):
         self.live_rollout()
         source = self.daemon.get("/api/v1/policies/release")[1]["source"]
-        self.assertEqual(self.daemon.post("/api/v1/policies/release/activate", {"source": FAULTY})[0], 200)
+        self.assertEqual(self.daemon.post("/api/v1/policies/release/activate", {"source": FAULTY}, headers={"If-Match": "*"})[0], 200)
         self.daemon.wait_until(lambda: self.daemon.get("/api/v1/failures?limit=1&reason=POLICY_FAULT")[1]["failures"])
-        self.daemon.post("/api/v1/policies/release/activate", {"source": source})
+        self.daemon.post("/api/v1/policies/release/activate", {"source": source}, headers={"If-Match": "*"})
         failure = self.daemon.get("/api/v1/failures?limit=1")[1]["failures"][0]
         t = self.open()
         t.expect("live")

@@ -95,12 +95,17 @@ class Reading(unittest.TestCase):
             status, bad = self.d.post("/api/v1/policies/check", {"kind": "release", "source": 'return { api = 1, name = "n", release = function() %s end }' % body})
             self.assertEqual(bad.get("error", bad).get("code"), code, body)
         for name in ("\\255\\254", "a\\27[31m", "a\\0b", "\\194\\155"):  # a name goes into JSON, receipts and terminals
-            status, bad = self.d.post("/api/v1/policies/release/activate", {"source": 'return { api = 1, name = "%s", release = function() return { action = "HOLD" } end }' % name})
+            status, bad = self.d.post("/api/v1/policies/release/activate", {"source": 'return { api = 1, name = "%s", release = function() return { action = "HOLD" } end }' % name}, headers={"If-Match": "*"})
             self.assertEqual((status, bad.get("error", bad).get("code")), (400, "POLICY_SHAPE"), name)
-        self.assertRegex(self.d.post("/api/v1/policies/release/activate", {"source": "os.exit()"})[1]["error"]["code"], "^POLICY_")
+        self.assertRegex(self.d.post("/api/v1/policies/release/activate", {"source": "os.exit()"}, headers={"If-Match": release["version"]})[1]["error"]["code"], "^POLICY_")
         self.assertEqual(self.d.get("/api/v1/policies/release")[1]["version"], release["version"])
         changed = release["source"] + "\n-- another version\n"
-        status, now = self.d.post("/api/v1/policies/release/activate", {"source": changed})
+        for headers in ({}, {"If-Match": "0" * 64}):  # of two operators the slower one is told, also when its client sends no version
+            for verb, body in (("activate", {"source": changed}), ("revert", {}))[: 1 if headers else 2]:
+                status, refused = self.d.post(f"/api/v1/policies/release/{verb}", body, headers=headers)
+                self.assertEqual((status, refused["error"]["code"]), (412, "VERSION_CONFLICT"), (verb, headers))
+        self.assertEqual(self.d.get("/api/v1/policies/release")[1]["version"], release["version"])
+        status, now = self.d.post("/api/v1/policies/release/activate", {"source": changed}, headers={"If-Match": release["version"]})
         self.assertEqual((status, now["version"]), (200, hashlib.sha256(changed.encode()).hexdigest()))
         self.assertEqual(self.d.get("/api/v1/policies/nothing")[0], 404)
 

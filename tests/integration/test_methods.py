@@ -32,7 +32,7 @@ class Methods(unittest.TestCase):
             status, a = cls.d.post("/tokenize", {"text": f.read(6000)})
         assert status == 200
         cls.ids = a["ids"]
-        status, a = cls.d.post("/api/v1/policies/release/activate", {"source": HOLD})
+        status, a = cls.d.post("/api/v1/policies/release/activate", {"source": HOLD}, headers={"If-Match": "*"})
         assert status == 200, a
 
     def verb(self, rollout, verb):
@@ -113,10 +113,10 @@ class Methods(unittest.TestCase):
 
     def test_what_a_policy_keeps_back_is_receipted(self):
         with open(os.path.join(ROOT, "policies", "admission.lua")) as f:
-            self.addCleanup(self.d.post, "/api/v1/policies/admission/activate", {"source": f.read()})
+            self.addCleanup(self.d.post, "/api/v1/policies/admission/activate", {"source": f.read()}, headers={"If-Match": "*"})
         rollout = self.to_canary("quest", self.ids[:150])
         for cause, source in (("DEADLINE", KEEP_BACK % "DEADLINE"), ("CREDIT_PRESSURE", KEEP_BACK % "CREDIT_PRESSURE")):
-            self.assertEqual(self.d.post("/api/v1/policies/admission/activate", {"source": source})[0], 200)
+            self.assertEqual(self.d.post("/api/v1/policies/admission/activate", {"source": source}, headers={"If-Match": "*"})[0], 200)
             a = self.d.complete(self.ids[:150], max_tokens=4, kvasir={"contract": "approximate", "session": f"s-{rollout}"})
             self.assertEqual((a["kvasir"]["pipeline"], a["kvasir"]["published_contract"]), ("resident", "exact"))
             found = self.d.get(f"/api/v1/receipts?kind=FALLBACK&request={a['kvasir']['receipt_id']}")[1]["receipts"]

@@ -133,7 +133,7 @@ test('two operators at once: the slower one is told, keeps the edit and sees wha
   await mine.locator('.cm-content').click();
   await mine.keyboard.press('Control+End');
   await mine.keyboard.insertText('-- mine\n');
-  await daemon.api('policies/release/activate', { source: `${source}-- theirs\n` });
+  await daemon.api('policies/release/activate', { source: `${source}-- theirs\n` }, { 'If-Match': '*' });
   await mine.getByRole('button', { name: 'Activate' }).click();
   await dialog(mine).getByRole('button', { name: 'Activate' }).click();
   await notes(mine).getByText(/VERSION_CONFLICT/).waitFor();
@@ -142,7 +142,7 @@ test('two operators at once: the slower one is told, keeps the edit and sees wha
   assert.match(await mine.locator('.cm-content').innerText(), /-- mine/);
   await mine.getByText('Difference from ACTIVE').click();
   await mine.locator('.cm-deletedChunk').getByText('-- theirs').waitFor();
-  await daemon.api('policies/release/activate', { source });
+  await daemon.api('policies/release/activate', { source }, { 'If-Match': '*' });
   assert.deepEqual([...refused(mine), ...refused(theirs)], []);
   await mine.context().close();
   await theirs.context().close();
@@ -160,11 +160,11 @@ test('both arms answer one prompt side by side', async () => {
 
 test('the receipt behind a failure is at most four clicks away and the chain verifies', async () => {
   const { source } = await daemon.api('policies/release');
-  await daemon.api('policies/release/activate', { source: FAULTY });
+  await daemon.api('policies/release/activate', { source: FAULTY }, { 'If-Match': '*' });
   try {
     await until('a failure', async () => (await daemon.api('failures?limit=5')).failures.length > 0, 30000);
   } finally {
-    await daemon.api('policies/release/activate', { source });
+    await daemon.api('policies/release/activate', { source }, { 'If-Match': '*' });
   }
   const page = await open(browser, `${daemon.url}/`);
   const c = clicker();

@@ -49,7 +49,7 @@ test('what is kept of a session is pinned, let go and dropped', async () => {
 
 test('a rollout is advanced in two clicks and held in one', async () => {
   const { source } = await daemon.api('policies/release');
-  await daemon.api('policies/release/activate', { source: HOLDS });
+  await daemon.api('policies/release/activate', { source: HOLDS }, { 'If-Match': '*' });
   const r = await daemon.api('rollouts', { name: 'by-clicks', pipeline: 'layerwise', contract: 'exact' });
   const page = await open(browser, `${daemon.url}/`);
   const controls = page.locator('.controls');
@@ -60,7 +60,7 @@ test('a rollout is advanced in two clicks and held in one', async () => {
   await controls.getByRole('button', { name: 'Pause' }).click();
   await until('held', async () => (await daemon.api(`rollouts/${r.id}`)).paused);
   await daemon.api(`rollouts/${r.id}/rollback`, {});
-  await daemon.api('policies/release/activate', { source });
+  await daemon.api('policies/release/activate', { source }, { 'If-Match': '*' });
   assert.deepEqual(page.complaints, []);
   await page.context().close();
 });
