@@ -47,7 +47,9 @@ json_t *kv_openai_stamp(const struct kv_openai *o, uint64_t candidate, uint64_t 
 {
     char id[24];
     kv_request_id_format(o->id, id);
-    json_t *stamp = json_pack("{s:s, s:I, s:s, s:s, s:s, s:s}", "release_stage", kv_stage_name(o->arm.stage), "release_epoch", (json_int_t)epoch,
+    enum kv_stage stage = epoch == o->arm.epoch ? o->arm.stage : kv_control_stage_at(o->app->control, epoch);
+    if (o->arm.candidate && !candidate) stage = KV_STAGE_EXACT_BASELINE; /* what it had was taken from it on the way */
+    json_t *stamp = json_pack("{s:s, s:I, s:s, s:s, s:s, s:s}", "release_stage", kv_stage_name(stage), "release_epoch", (json_int_t)epoch,
                      "pipeline", candidate ? o->arm.pipeline : "resident", "contract", o->q.contract == KV_APPROXIMATE ? "approximate" : "exact",
                      "published_contract", published == KV_APPROXIMATE ? "approximate" : "exact", "receipt_id", id);
     char trace[33];

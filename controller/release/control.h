@@ -78,6 +78,8 @@ struct kv_assignment {
     char pipeline[32];          /* of the arm */
 };
 void kv_control_assign(struct kv_control *c, const struct kv_cohort_key *k, struct kv_assignment *out);
+/* The stage that an epoch of the release word belongs to; what a transition has replaced too, as long as its rollout is known. */
+enum kv_stage kv_control_stage_at(struct kv_control *c, uint64_t epoch);
 /* After a successful submit, with the engine's request id (kv_stream_stats): latency gates need to know both arms. */
 void kv_control_started(struct kv_control *c, uint64_t request, enum kv_arm arm);
 /* The active admission policy's answer; a fault is receipted and answered by the baseline. */

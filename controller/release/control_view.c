@@ -22,6 +22,20 @@ void kv_control_assign(struct kv_control *c, const struct kv_cohort_key *k, stru
     pthread_mutex_unlock(&c->state);
 }
 
+enum kv_stage kv_control_stage_at(struct kv_control *c, uint64_t epoch)
+{
+    enum kv_stage stage = KV_STAGE_OFF;
+    uint64_t latest = 0;
+    pthread_mutex_lock(&c->state);
+    for (int32_t i = c->n_rollouts - 1; i >= 0 && !latest; i--)
+        for (int32_t k = 0; k < c->rollout[i]->r.n_transitions; k++) {
+            const struct kv_transition *t = &c->rollout[i]->r.transitions[k];
+            if (t->epoch <= epoch && t->epoch > latest) latest = t->epoch, stage = t->to;
+        }
+    pthread_mutex_unlock(&c->state);
+    return stage;
+}
+
 void kv_control_started(struct kv_control *c, uint64_t request, enum kv_arm arm)
 {
     pthread_mutex_lock(&c->state);
