@@ -134,6 +134,7 @@ static enum kv_status start_control(struct daemon *d, struct kv_error *err)
     struct kv_control_config c = {.on_event = kv_api_on_control, .event_ctx = &d->app, .check_program = "/proc/self/exe", .model_path = d->model, .two_users = two_users, .users_ctx = &d->app,
                                   .faults = d->app.fault_lab ? kv_fault_lab_faults(d->app.fault_lab) : NULL};
     c.break_even = d->config.break_even;
+    c.drills_before_full = d->config.drills_before_full;
     memcpy(c.model_artifact, kv_model_info(d->app.model)->artifact, 32);
     kv_numerics_id(c.numerics_id);
     enum kv_status st = KV_OK;

@@ -81,6 +81,7 @@ enum kv_status kv_demo_configure(struct kv_config *c, struct kv_error *err)
     c->auth_tokens = tokens;
     if (c->origin[KV_SET_faults_enabled] == KV_ORIGIN_DEFAULT) c->faults_enabled = true;
     if (c->origin[KV_SET_shadow_fraction] == KV_ORIGIN_DEFAULT) c->shadow_fraction = 0.1; /* light traffic: more units a token */
+    if (c->origin[KV_SET_drills_before_full] == KV_ORIGIN_DEFAULT) c->drills_before_full = false; /* each loads the model once more: nobody waits for that to see the stages */
     if (c->origin[KV_SET_break_even] == KV_ORIGIN_DEFAULT) c->break_even = 0.4; /* its documents are short, and it is to show selecting */
     if (c->origin[KV_SET_state] != KV_ORIGIN_DEFAULT) return KV_OK;
     const char *tmp = getenv("TMPDIR");

@@ -43,6 +43,7 @@ struct kv_control_config {
     uint8_t model_artifact[32], numerics_id[32];
     double break_even;             /* the engine's: times what a method declares, it is a new manifest's byte_cost; 0: 1 */
     int32_t tick_ms;               /* 0: 200 */
+    bool drills_before_full;       /* FULL needs the drills rollback, crash_restart and idempotent_replay passed */
     int32_t store_patience_ms;     /* how long receipts may fail before EXACT_BASELINE; 0: 10000 */
     /* Led through a version's life at creation (read then only); NULL, or where it waits for an approval: the stored active version, else the shipped one. */
     const char *policy_source[KV_POLICY_KINDS];

@@ -4,17 +4,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void tell_gates(struct kv_gates *g, const struct kv_drill_result *d)
+/* evidence. Of the live rollout's manifest. */
+static void tell_gates(struct kv_control *c, const struct kv_drill_result *d)
 {
-    if (d->at_us) kv_gates_drill(g, (size_t)d->drill, d->at_us, d->checks, d->violations);
+    if (d->at_us) kv_gates_drill(c->gates, (size_t)d->drill, d->at_us, d->checks, d->violations);
+    pthread_mutex_lock(&c->state);
+    c->drilled[d->drill] = d->at_us && kv_drill_passed(d);
+    pthread_mutex_unlock(&c->state);
+}
+
+const char *kv_control_undrilled(const struct kv_control *c)
+{
+    static const enum kv_drill needed[] = {KV_DRILL_rollback, KV_DRILL_crash_restart, KV_DRILL_idempotent_replay};
+    for (size_t i = 0; c->config.drills_before_full && i < sizeof needed / sizeof *needed; i++)
+        if (!c->drilled[needed[i]]) return kv_drill_name(needed[i]);
+    return NULL;
 }
 
 void kv_control_recall_drills(struct kv_control *c, const uint8_t manifest[32])
 {
     struct kv_drill_result d[KV_DRILLS];
+    pthread_mutex_lock(&c->state);
+    memset(c->drilled, 0, sizeof c->drilled);
+    pthread_mutex_unlock(&c->state);
     if (!c->gates || kv_store_load_drills(c->store, manifest, d, NULL) != KV_OK) return;
     pthread_mutex_lock(&c->evidence);
-    for (int i = 0; i < KV_DRILLS; i++) tell_gates(c->gates, &d[i]);
+    for (int i = 0; i < KV_DRILLS; i++) tell_gates(c, &d[i]);
     pthread_mutex_unlock(&c->evidence);
 }
 
@@ -62,7 +77,7 @@ static enum kv_status run(struct kv_control *c, const struct kv_rollout *r, enum
     bool live = c->live && !memcmp(c->live->r.manifest.digest, r->manifest.digest, 32);
     pthread_mutex_unlock(&c->state);
     pthread_mutex_lock(&c->evidence);
-    if (live && c->gates) tell_gates(c->gates, out);
+    if (live && c->gates) tell_gates(c, out);
     pthread_mutex_unlock(&c->evidence);
     kv_control_note(c, KV_EVENT_ROLLOUT, r->id, "drill %s %s: %.100s", kv_drill_name(k), kv_drill_passed(out) ? "passed" : "failed", out->detail);
     kv_control_end(c);

@@ -75,6 +75,7 @@ struct kv_control {
     uint64_t samples;              /* of the candidate in this step */
     uint64_t epoch, next_rollout;
     bool frozen, drilling;
+    bool drilled[KV_DRILLS];       /* passed by the live rollout's manifest */
     struct unrecorded unrecorded[4];
     int32_t n_unrecorded;
     struct {                       /* what kv_control_assign reads */
@@ -135,6 +136,7 @@ void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and 
 void kv_control_measure(struct kv_control *c);      /* evidence: drain samples into gates and metrics */
 /* control_evidence.c; work. A rollout's samples go to its file; arm OUTSIDE is left out. */
 void kv_control_keep_samples(struct kv_control *c, uint64_t rollout);
+const char *kv_control_undrilled(const struct kv_control *c); /* state: a drill that the live rollout's FULL waits for, or NULL */
 void kv_control_recall_drills(struct kv_control *c, const uint8_t manifest[32]); /* work: those of this manifest to its new gates */
 void kv_control_write_samples(struct kv_control *c); /* work */
 void kv_control_keep_sample(struct kv_control *c, const struct kv_sample *s, enum kv_arm arm, enum kv_stage stage, uint64_t epoch); /* evidence */

@@ -23,6 +23,7 @@ void kv_control_facts(struct kv_control *c, const struct entry *e, struct kv_rel
     /* Waiting is measured on the monotonic clock, so that a clock jump neither ends nor prolongs it. */
     f->now_us = e->r.stage_since_us + kv_control_monotonic(c) - c->step_started_us;
     f->samples = c->samples;
+    f->undrilled = kv_control_undrilled(c);
     f->gates = e->gates;
     f->n_gates = e->n_gates;
 }

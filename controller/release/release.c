@@ -160,7 +160,11 @@ static enum kv_status may_advance(const struct kv_rollout *r, const struct kv_re
                            (unsigned long long)s->min_samples);
     }
     if (r->stage == KV_STAGE_OFF) return KV_OK; /* nothing has run yet, so nothing can be judged */
-    return kv_release_gates_pass(f, err);
+    enum kv_status st = kv_release_gates_pass(f, err);
+    if (st != KV_OK || to != KV_STAGE_FULL || !f->undrilled) return st;
+    kv_fail(err, KV_GATE_NO_DATA, "drill", "FULL waits for drill %s, which has not passed for this candidate", f->undrilled);
+    kv_hint(err, "kvasir rollout drill %s; release.drills_before_full=false asks for none", f->undrilled);
+    return KV_GATE_NO_DATA;
 }
 
 /* Serving traffic needs a second pair of eyes where there is one. */

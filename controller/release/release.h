@@ -99,6 +99,7 @@ struct kv_release_facts { /* what a verb's legality depends on besides the rollo
     bool two_users;          /* then traffic needs somebody's approval who is not the author */
     int64_t now_us;
     uint64_t samples;        /* in this step */
+    const char *undrilled;   /* a drill that must have passed before FULL and has not; NULL: none */
     const struct kv_gate_result *gates;
     int32_t n_gates;
 };

@@ -109,13 +109,14 @@ static inline void on_event(void *ctx, enum kv_control_event what, uint64_t roll
 }
 
 static double break_even; /* of the engine that the next start meets */
+static bool drills_before_full; /* of the next start */
 static inline void start_with(uint8_t model)
 {
     struct kv_error err = {0};
     memset(&engine, 0, sizeof engine);
     struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats};
     ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err) == KV_OK, "%s", err.message);
-    struct kv_control_config c = {.manual = true, .monotonic_us = clock_us, .realtime_us = clock_us, .on_event = on_event, .model_artifact = {model}, .break_even = break_even};
+    struct kv_control_config c = {.manual = true, .monotonic_us = clock_us, .realtime_us = clock_us, .on_event = on_event, .model_artifact = {model}, .drills_before_full = drills_before_full, .break_even = break_even};
     ck_assert_msg(kv_control_create(port, store, &c, &control, &err) == KV_OK, "%s", err.message);
 }
 static inline void start(void)

@@ -134,6 +134,29 @@ START_TEST(samples_of_the_step_before_do_not_count)
 }
 END_TEST
 
+/* Whoever trusts a candidate with all traffic has seen it be taken back, killed and started again. */
+START_TEST(full_waits_for_the_drills)
+{
+    struct kv_error err = {0};
+    drills_before_full = true;
+    stop();
+    start();
+    uint64_t id = create("quest");
+    run(60, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_RAMP);
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_advance, 0, 0, "", "operator:x", NULL, &err), KV_GATE_NO_DATA);
+    ck_assert_msg(strstr(err.message, "drill rollback") && strstr(err.hint, "kvasir rollout drill rollback"), "%s; %s", err.message, err.hint);
+    for (int k = 0; k < KV_DRILLS; k++) {
+        struct kv_drill_result d = {.drill = (enum kv_drill)k, .at_us = now_us, .checks = 3, .violations = k == KV_DRILL_stall}; /* one that nothing waits for */
+        ck_assert_int_eq(kv_store_put_drill(store, &view(id)->r, &d, &err), KV_OK);
+    }
+    stop();
+    start(); /* what passed is the manifest's, not this process's */
+    run(60, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_FULL);
+}
+END_TEST
+
 START_TEST(full_stays_reversible)
 {
     uint64_t id = create("quest");
@@ -461,6 +484,7 @@ Suite *suite_control(void)
     tcase_add_test(t, a_slow_candidate_falls_back_in_canary);
     tcase_add_test(t, no_data_never_advances);
     tcase_add_test(t, samples_of_the_step_before_do_not_count);
+    tcase_add_test(t, full_waits_for_the_drills);
     tcase_add_test(t, full_stays_reversible);
     tcase_add_test(t, the_engines_own_counts_fall_back);
     tcase_add_test(t, a_rollback_is_fenced_durable_and_recorded);
