@@ -47,6 +47,8 @@ class Demo(unittest.TestCase):
                                  env=environment(HOME=prefix, XDG_STATE_HOME=""))
             try:
                 line = p.stderr.readline()
+                while line and "serves" not in line:  # what its store says of the start may come before
+                    line = p.stderr.readline()
                 self.assertIn("serves kvasir-demo", line)
                 self.assertIn(os.path.join(prefix, ".local/state/kvasir"), line)
             finally:
