@@ -157,6 +157,22 @@ START_TEST(full_waits_for_the_drills)
 }
 END_TEST
 
+/* What a chunk is stamped with, also when the rollout has moved on since. */
+START_TEST(an_epoch_keeps_its_stage)
+{
+    uint64_t id = create("quest");
+    for (int i = 0; i < 60 && view(id)->r.stage != KV_STAGE_CANARY; i++) run(1, 0.01, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_CANARY);
+    uint64_t canary = engine.word, shadow = view(id)->r.transitions[0].epoch;
+    run(5, 0.3, true, 1);
+    ck_assert_int_eq(view(id)->r.stage, KV_STAGE_EXACT_BASELINE);
+    ck_assert_int_eq(kv_control_stage_at(control, shadow), KV_STAGE_SHADOW);
+    ck_assert_int_eq(kv_control_stage_at(control, canary), KV_STAGE_CANARY);
+    ck_assert_int_eq(kv_control_stage_at(control, engine.word), KV_STAGE_EXACT_BASELINE);
+    ck_assert_int_eq(kv_control_stage_at(control, 0), KV_STAGE_OFF);
+}
+END_TEST
+
 START_TEST(full_stays_reversible)
 {
     uint64_t id = create("quest");
@@ -485,6 +501,7 @@ Suite *suite_control(void)
     tcase_add_test(t, no_data_never_advances);
     tcase_add_test(t, samples_of_the_step_before_do_not_count);
     tcase_add_test(t, full_waits_for_the_drills);
+    tcase_add_test(t, an_epoch_keeps_its_stage);
     tcase_add_test(t, full_stays_reversible);
     tcase_add_test(t, the_engines_own_counts_fall_back);
     tcase_add_test(t, a_rollback_is_fenced_durable_and_recorded);
