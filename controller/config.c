@@ -230,7 +230,10 @@ static enum kv_status set_object(struct kv_config *c, const char *prefix, json_t
         int n = snprintf(key, sizeof key, "%s%s%s", prefix, *prefix ? "." : "", name);
         const struct setting *s = n > 0 && (size_t)n < sizeof key ? find_setting(key) : NULL;
         enum kv_status st;
-        if (s) {
+        if (s && c->origin[s - settings] == KV_ORIGIN_FILE) {
+            st = kv_fail(err, KV_BAD_ARGUMENT, key, "the file sets %s twice, nested and with dots", key);
+            kv_hint(err, "keep one of them");
+        } else if (s) {
             st = set_json(c, s, v, err);
             if (!st) c->origin[s - settings] = KV_ORIGIN_FILE;
         } else if (json_is_object(v) && json_object_size(v) && depth < 4 && n < (int)sizeof key) st = set_object(c, key, v, depth + 1, err);

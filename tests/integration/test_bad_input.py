@@ -57,6 +57,8 @@ class Start(unittest.TestCase):
         self.refused("UNKNOWN_KEY", "xxx", "--config", self.path("f.json", '{"%s": 1}' % ("x" * 120)), hint="--help lists them")
         self.refused("BAD_ARGUMENT", "engine.threads", "--config", self.path("c.json", '{"engine": {"threads": "two"}}'))
         self.refused("BAD_JSON", "duplicate", "--config", self.path("d.json", '{"listen": "127.0.0.1:1", "listen": "127.0.0.1:2"}'))
+        for twice in ('{"engine": {"threads": 2}, "engine.threads": 3}', '{"engine.threads": 3, "engine": {"threads": 2}}'):
+            self.refused("BAD_ARGUMENT", "sets engine.threads twice", "--config", self.path("g.json", twice), hint="keep one")
         self.refused("BAD_ARGUMENT", "sha256", "--config", self.path("e.json", '{"auth": {"tokens": [{"name": "x", "rights": ["viewer"]}]}}'))
 
     def test_precedence_is_flag_environment_file_default(self):
