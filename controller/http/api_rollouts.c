@@ -40,8 +40,6 @@ static enum kv_status reply_rollout(struct kv_http_request *r, uint64_t id, int 
 
 KV_HANDLER(kv_api_rollouts_list)
 {
-    enum kv_status st = kv_http_query_known(r, NULL, 0, err);
-    if (st) return st;
     struct kv_rollout_view *v = calloc(MOST_LISTED, sizeof *v);
     int32_t n = MOST_LISTED;
     if (!v) return kv_fail(err, KV_OUT_OF_MEMORY, "rollouts", "no memory for the answer");

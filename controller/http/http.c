@@ -358,6 +358,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const ch
     enum kv_status st = KV_OK;
     if (r->body_bytes > most(h, r)) st = body_too_large(h, r, &err);
     if (!st && !(r->route->flags & KV_ROUTE_EARLY)) st = h->ready(h->app, &err);
+    if (!st && !(r->route->flags & KV_ROUTE_QUERY) && !strncmp(r->path, "/api/", 5) && !is_rollback(r)) st = kv_http_query_known(r, NULL, 0, &err);
     if (!st && r->route->flags & KV_ROUTE_JSON) st = parse_body(r, &err);
     if (st == KV_BAD_JSON && is_rollback(r)) {
         json_decref(r->json);

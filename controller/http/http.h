@@ -41,6 +41,7 @@ enum {
     KV_ROUTE_OPEN = 2,  /* needs no right */
     KV_ROUTE_EARLY = 4, /* served before `ready` says so */
     KV_ROUTE_ONCE = 8,  /* honours Idempotency-Key */
+    KV_ROUTE_QUERY = 32, /* its handler looks at the query; every other one under /api/ takes none */
     KV_ROUTE_OBJECT = 16 /* its body may be as long as an object of extents */
 };
 struct kv_http_route {

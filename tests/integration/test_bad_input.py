@@ -281,8 +281,11 @@ class Requests(unittest.TestCase):
             self.assertEqual(error["hint"], f"did you mean '{hint}'?")
         error, _ = self.refused(400, "UNKNOWN_KEY", "/api/v1/receipts?" + "x" * 300 + "=1", None, "GET")
         self.assertIn("kind, request, rollout", error["hint"])
-        for path in ("rollouts?stage=OFF", "sessions?tenant=acme"):
+        for path in ("rollouts?stage=OFF", "sessions?tenant=acme", "status?x", "tiers?tier=disk", "faults?armed=true", "policies?kind=release", "policies/release/versions?state=DRAFT",
+                     "receipts/verify?id=1", "credits?x=1", "events?after=1"):
             self.refused(400, "UNKNOWN_KEY", f"/api/v1/{path}", None, "GET")
+        self.refused(400, "UNKNOWN_KEY", "/api/v1/freeze?frozen=false", {"frozen": False}, param="frozen")  # or it would freeze
+        self.assertNotEqual(self.d.post("/api/v1/rollouts/r_000001/rollback?now", {})[0], 400)  # never for that
         self.refused(400, "UNKNOWN_KEY", "/api/v1/sessions/s/drop?tenat=acme", {}, param="tenat")  # or it would drop another tenant's
         self.refused(400, "UNKNOWN_KEY", "/api/v1/receipts?%ff%01=1", None, "GET")
         for query in ("", "?", "?kind=&limit=1&", "?order=oldest&after=1&epoch=1&until=2099-01-01&digest=000000"):
