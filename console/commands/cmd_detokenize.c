@@ -85,10 +85,10 @@ static enum kv_status decode_row(const struct kv_model *m, const json_t *row, si
 
 static enum kv_status decode_file(const struct kv_model *m, const struct options *o, bool as_json, json_t *rows, struct kv_error *err)
 {
-    json_error_t why;
-    json_t *root = !strcmp(o->file, "-") ? json_loadf(stdin, JSON_REJECT_DUPLICATES, &why) : json_load_file(o->file, JSON_REJECT_DUPLICATES, &why), *row;
-    if (!root) return kv_fail(err, KV_BAD_JSON, o->file, "line %d: %s", why.line, why.text);
-    enum kv_status s = json_is_array(root) ? KV_OK : kv_fail(err, KV_BAD_JSON, o->file, "a list is expected");
+    json_t *root, *row;
+    enum kv_status s = kv_offline_json(o->file, 0, &root, err);
+    if (s != KV_OK) return s;
+    s = json_is_array(root) ? KV_OK : kv_fail(err, KV_BAD_JSON, o->file, "a list is expected");
     size_t i;
     json_array_foreach(root, i, row) {
         if (s == KV_OK) s = decode_row(m, row, i, o, as_json, rows, err);

@@ -1,5 +1,6 @@
 /* cmd_plan.c — kvasir plan: worked numbers from their inputs, offline. */
 #include "console/commands/cli.h"
+#include "console/commands/offline.h"
 #include "console/output.h"
 #include "runtime/execution/planner.h"
 
@@ -50,10 +51,10 @@ static int list(bool json)
 
 static enum kv_status read_case(const char *file, struct kv_plan_inputs *in, struct kv_error *err)
 {
-    json_error_t je;
     const char *key;
-    json_t *root = strcmp(file, "-") ? json_load_file(file, JSON_REJECT_DUPLICATES, &je) : json_loadf(stdin, JSON_REJECT_DUPLICATES, &je), *v;
-    if (!root) return kv_fail(err, KV_BAD_JSON, file, "%s, line %d: %s", file, je.line, je.text);
+    json_t *root, *v;
+    enum kv_status read = kv_offline_json(file, 0, &root, err);
+    if (read != KV_OK) return read;
     const char *name = json_string_value(json_object_get(root, "model"));
     const struct kv_plan_model *m = name ? kv_plan_find(name) : NULL;
     enum kv_status s = KV_OK;

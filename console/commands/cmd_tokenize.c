@@ -34,11 +34,10 @@ static enum kv_status encode(const struct kv_model *m, const char *text, size_t 
 
 static enum kv_status encode_file(const struct kv_model *m, const struct options *o, json_t *rows, struct kv_error *err)
 {
-    json_error_t why;
-    json_t *root = !strcmp(o->texts, "-") ? json_loadf(stdin, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why)
-                                          : json_load_file(o->texts, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    if (!root) return kv_fail(err, KV_BAD_JSON, o->texts, "line %d: %s", why.line, why.text);
-    enum kv_status s = json_is_array(root) ? KV_OK : kv_fail(err, KV_BAD_JSON, o->texts, "a list of texts is expected");
+    json_t *root;
+    enum kv_status s = kv_offline_json(o->texts, JSON_ALLOW_NUL, &root, err);
+    if (s != KV_OK) return s;
+    s = json_is_array(root) ? KV_OK : kv_fail(err, KV_BAD_JSON, o->texts, "a list of texts is expected");
     size_t i;
     json_t *row;
     json_array_foreach(root, i, row) {

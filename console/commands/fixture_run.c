@@ -1,5 +1,6 @@
 /* fixture_run.c — flattens fixtures for their validators and tries every mutation. */
 #include "console/commands/fixture_run.h"
+#include "console/commands/offline.h"
 #include "controller/release/fixture_release.h"
 #include "runtime/evaluate/fixture.h"
 
@@ -122,9 +123,9 @@ enum kv_status kv_fixture_run_file(const char *file, json_t **out, struct kv_err
     kv_fixture_validator *validator = kv_fixture_validator_find(section);
     if (!validator && !strcmp(section, "contract-9-release")) validator = kv_fixture_release; /* the release machine is the controller's */
     if (!validator) return kv_fail(err, KV_NOT_FOUND, section, "no contract fixture of that name is known");
-    json_error_t je;
-    json_t *root = json_load_file(file, JSON_REJECT_DUPLICATES, &je);
-    if (!root) return kv_fail(err, KV_BAD_JSON, file, "line %d: %s", je.line, je.text);
+    json_t *root;
+    enum kv_status read = kv_offline_json(file, 0, &root, err);
+    if (read != KV_OK) return read;
     json_t *valid = json_object_get(root, "valid"), *mutations = json_object_get(root, "mutations"), *m;
     enum kv_status s = KV_OK;
     json_t *wrong = json_array(), *reasons = json_object();

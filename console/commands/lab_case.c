@@ -1,5 +1,6 @@
 /* lab_case.c — a lab case file as the library takes it. */
 #include "console/commands/lab_case.h"
+#include "console/commands/offline.h"
 
 #include "runtime/selection/params.h"
 
@@ -235,11 +236,10 @@ enum kv_status kv_lab_file_read(const char *file, struct kv_lab_file *out, struc
 {
     *out = (struct kv_lab_file){0};
     struct reader r = {file, out, err};
-    json_error_t error;
-    if (access(file, R_OK)) return kv_fail(err, KV_FILE_UNREADABLE, file, "the case file cannot be opened");
-    json_t *root = json_load_file(file, JSON_REJECT_DUPLICATES, &error);
-    if (!root) return kv_fail(err, KV_BAD_JSON, file, "line %d: %s", error.line, error.text);
-    enum kv_status status = json_is_object(root) ? known_keys(&r, root) : refuse(&r, "case", "is not an object");
+    json_t *root;
+    enum kv_status status = kv_offline_json(file, 0, &root, err);
+    if (status != KV_OK) return status;
+    status = json_is_object(root) ? known_keys(&r, root) : refuse(&r, "case", "is not an object");
     if (status == KV_OK) status = read_method(&r, root);
     if (status == KV_OK) status = read_tensors(&r, root);
     if (status == KV_OK) status = read_rest(&r, root);

@@ -1,6 +1,7 @@
 /* offline.c — see offline.h. */
 #include "console/commands/offline.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,21 @@ void kv_offline_complain(const char *command, const struct kv_error *err)
 {
     fprintf(stderr, "kvasir %s: %s (%s%s%s)\n", command, err->message, kv_status_name(err->status), err->where[0] ? ", " : "", err->where);
     if (err->hint[0]) fprintf(stderr, "  %s\n", err->hint);
+}
+
+enum kv_status kv_offline_json(const char *file, size_t flags, json_t **out, struct kv_error *err)
+{
+    json_error_t why;
+    bool standard = !strcmp(file, "-");
+    FILE *f = standard ? stdin : fopen(file, "rb");
+    *out = NULL;
+    if (!f) return kv_fail(err, KV_FILE_UNREADABLE, file, "%s cannot be opened: %s", file, strerror(errno));
+    errno = 0;
+    *out = json_loadf(f, JSON_REJECT_DUPLICATES | flags, &why);
+    bool broken = ferror(f);
+    enum kv_status st = *out ? KV_OK : broken ? kv_fail(err, KV_FILE_UNREADABLE, file, "%s cannot be read: %s", file, strerror(errno)) : kv_fail(err, KV_BAD_JSON, file, "line %d: %s", why.line, why.text);
+    if (!standard) fclose(f);
+    return st;
 }
 
 enum kv_status kv_offline_model(const char *path, struct kv_model **out, struct kv_error *err)
@@ -51,11 +67,11 @@ static enum kv_status read_ids(const json_t *list, struct kv_prompt *p, const ch
 
 enum kv_status kv_offline_prompts(const struct kv_model *m, const char *file, struct kv_prompt **out, size_t *n, struct kv_error *err)
 {
-    json_error_t why;
-    json_t *root = json_load_file(file, JSON_REJECT_DUPLICATES, &why);
+    json_t *root;
     *out = NULL;
     *n = 0;
-    if (!root) return kv_fail(err, KV_BAD_JSON, file, "line %d: %s", why.line, why.text);
+    enum kv_status read = kv_offline_json(file, 0, &root, err);
+    if (read != KV_OK) return read;
     enum kv_status s = KV_OK;
     size_t count = json_array_size(root);
     struct kv_prompt *p = calloc(count + 1, sizeof *p);

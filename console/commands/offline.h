@@ -13,6 +13,8 @@ struct kv_prompt {
 /* Prints "kvasir COMMAND: message (REASON)" and the hint. */
 void kv_offline_complain(const char *command, const struct kv_error *err);
 enum kv_status kv_offline_model(const char *path, struct kv_model **out, struct kv_error *err);
+/* A file of JSON, "-" for standard input; flags of jansson. FILE_UNREADABLE, or BAD_JSON with the line. */
+enum kv_status kv_offline_json(const char *file, size_t flags, json_t **out, struct kv_error *err);
 /* Ids of a text, BOS in front where the model wants one. */
 enum kv_status kv_offline_ids(const struct kv_model *m, const char *text, bool special, int32_t **ids, int32_t *n, struct kv_error *err);
 /* [{"ids":[…]}|{"text":"…","special":bool}, each with "steps"]. *out is freed by kv_offline_prompts_free. */

@@ -123,6 +123,14 @@ class Simulate(unittest.TestCase):
         for args in (("--blocks", "0"), ("--blocks", "many"), ("--eviction", "mru", "--blocks", "5"), ("--set", "unknown=1"), ("--host", "1GB"), ("--speed", "0"), ("--what", "1")):
             status, _, err = simulate("--trace", self.trace, *args)
             self.assertEqual(status, 2, args)
+        endless = self.write("endless.jsonl", [good])
+        with open(endless, "ab") as f:
+            f.truncate(1 << 40)  # a line that is not there to be read whole
+        late = self.write("late.jsonl", ['{"timestamp":1000000000000000,"input_length":1,"output_length":1,"hash_ids":[]}'])
+        for args, word in ((("--trace", endless), "line 2 is longer than"), (("--trace", late), "line 1 arrives 35 years"), (("--trace", self.trace, "--speed", "1e-6", "--repeat", "1000"), "last longer than 35 years")):
+            status, _, err = simulate(*args, "--blocks", "10")
+            self.assertEqual(status, 1, args)
+            self.assertIn(word, err)
         status, _, err = simulate("--trace", self.trace, "--policy", "no-such-policy")
         self.assertEqual(status, 1)
         self.assertIn("no-such-policy", err)
