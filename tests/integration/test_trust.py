@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import stat
@@ -397,6 +398,47 @@ class Surroundings(unittest.TestCase):
             status, _, err = kvasir("bundle", "--out", "/dev/full", url=d.url)
             self.assertEqual((status, "No space left" in err), (1, True), err)
             self.assertTrue(stat.S_ISCHR(os.stat("/dev/full").st_mode))
+
+    def doctor(self, *args, wanted, before=None, env=None):
+        p = subprocess.run([KVASIR, "--json", "doctor", *args], capture_output=True, text=True, timeout=60, cwd=ROOT, env=env or environment(KVASIR_URL="http://127.0.0.1:1"), preexec_fn=before)
+        rows = json.loads(p.stdout)
+        found = {r["check"]: (r["verdict"], r["detail"]) for r in rows}
+        for check, (verdict, says) in wanted.items():
+            self.assertEqual(found[check][0], verdict, found)
+            self.assertIn(says, found[check][1])
+        self.assertEqual(p.returncode, 1 if any(r["verdict"] == "bad" for r in rows) else 0, found)
+
+    def test_the_doctor_finds_what_a_start_would_meet(self):
+        with tempfile.TemporaryDirectory() as top, socket.create_server(("127.0.0.1", 0)) as other, Daemon() as d:
+            state, secret, taken = os.path.join(top, "state"), os.path.join(top, "secret"), f"127.0.0.1:{other.getsockname()[1]}"
+            self.doctor("--state", state, "--listen", "127.0.0.1:0", wanted={"port": ("good", "free"), "folders": ("good", "owner"), "model": ("good", "gguf"), "server": ("warning", ""), "permissions": ("good", top)})
+            self.assertFalse(os.path.exists(state))
+            os.mkdir(state)
+            os.chmod(state, 0o777)
+            with open(secret, "w") as f:
+                f.write("x" * 16)
+            os.chmod(secret, 0o644)
+            self.doctor("--state", state, "--listen", taken, "--model", "/none.gguf", "--set", f"notify.secret_file={secret}",
+                        wanted={"folders": ("bad", f"chmod go-w {state}"), "port": ("bad", "in use"), "model": ("bad", "--model"), "secrets": ("warning", f"chmod o-rwx {secret}")})
+            self.doctor("--listen", f"127.0.0.1:{d.port}", "--state", top, env=environment(KVASIR_URL=d.url), wanted={"server": ("good", "answers"), "port": ("good", "a server answers")})
+            self.doctor("--state", "/proc/self", "--listen", "127.0.0.1:0", wanted={"disk": ("bad", "0.0 GiB free")})  # where nothing is free
+            self.doctor("--set", "engine.thread=2", wanted={"settings": ("bad", "did you mean 'engine.threads'?")})
+
+            def limits():
+                resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+
+            self.doctor("--state", top, "--listen", "127.0.0.1:0", before=limits, wanted={"open files": ("warning", "256"), "file size": ("warning", str(1 << 30))})
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+    def test_the_unit_is_one_that_systemd_takes(self):
+        unit = read(os.path.join(ROOT, "packaging", "systemd", "kvasird.service")).decode()
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "kvasird.service")
+            with open(name, "w") as f:
+                f.write(unit.replace("/usr/local/bin/kvasird", os.path.join(BUILD, "kvasird")))
+            p = subprocess.run(["systemd-analyze", "verify", name], capture_output=True, text=True, timeout=60)
+            self.assertEqual([line for line in (p.stdout + p.stderr).splitlines() if "kvasird" in line], [])
 
     def test_a_context_is_chosen_by_the_environment(self):
         with tempfile.TemporaryDirectory() as folder, Daemon() as d:
