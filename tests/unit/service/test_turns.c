@@ -34,6 +34,13 @@ START_TEST(another_engine_resumes_with_the_same_bits)
 }
 END_TEST
 
+/* On the decode thread, whose figure it is: compute slower than the disk on any machine, so that it begins with the first layer read. */
+static void slow_rows(struct run *r, int32_t position)
+{
+    (void)position;
+    ((struct kv_engine *)r->ctx)->us_per_row = 1e6;
+}
+
 /* A request of the same words: another tenant's rows, another session's of the same tenant, a text that differs early. */
 START_TEST(only_its_own_rows_are_found)
 {
@@ -42,10 +49,14 @@ START_TEST(only_its_own_rows_are_found)
     turn_plain(&r[0], HISTORY + MORE);
     struct kv_engine *e = turn_engine(256 << 20, NULL);
     turn_init(&r[1], HISTORY + MORE, "beta", "s");
+    r[1].at = slow_rows;
+    r[1].ctx = e;
     run_all(e, &r[1]);
     ck_assert_int_eq(r[1].stats.n_reused, 0);
     same_runs(&r[0], &r[1]);
     turn_init(&r[1], HISTORY + MORE, "alpha", "other");
+    r[1].at = slow_rows;
+    r[1].ctx = e;
     run_all(e, &r[1]);
     ck_assert_int_eq(r[1].stats.n_reused, HISTORY / 64 * 64);
     same_runs(&r[0], &r[1]);
@@ -154,13 +165,6 @@ static ssize_t slow_pread(int fd, void *buf, size_t n, off_t at)
     return failing_pread(fd, buf, n, at);
 }
 
-/* On the decode thread, whose figure it is: compute slower than the disk on any machine, so that it begins with the first layer read. */
-static void slow_rows(struct run *r, int32_t position)
-{
-    (void)position;
-    ((struct kv_engine *)r->ctx)->us_per_row = 1e6;
-}
-
 /* A new turn over a disk so slow, with its last reads failing or not. */
 static struct kv_turn_stats under_a_read(const struct run *plain, struct run *r, useconds_t us, bool fails)
 {
@@ -231,6 +235,14 @@ static void text(struct run *r, int i, int32_t n, int32_t steps)
     r->request.observe_prompt = false;
 }
 
+/* The turn of those who wait comes when their histories are here, or the window has been given five seconds. */
+static _Atomic bool all_ahead;
+static void while_they_come(struct run *r, int32_t position)
+{
+    slow_rows(r, position);
+    for (int i = 0; i < 25 && position >= HISTORY + MORE && !all_ahead; i++) usleep(2000);
+}
+
 /* Requests that wait for their turn have their history in host memory when it comes, as far as the window goes. */
 START_TEST(histories_come_ahead_of_their_turn)
 {
@@ -256,9 +268,16 @@ START_TEST(histories_come_ahead_of_their_turn)
         e = one_at_a_time(window ? 4096 : 64 << 20, &io);
         for (int i = 0; i < WAITING; i++) {
             text(&r[WAITING + i], i, HISTORY + MORE, i ? STEPS : 100);
-            r[WAITING + i].at = slow_rows; /* reading is the cheaper way, however busy the machine is */
+            r[WAITING + i].at = i ? slow_rows : while_they_come; /* reading is the cheaper way, however busy the machine is */
             r[WAITING + i].ctx = e;
+            all_ahead = window;
             run_begin(e, &r[WAITING + i]);
+        }
+        for (int i = 0; i < 500 && !all_ahead; i++) {
+            struct kv_engine_stats now;
+            kv_engine_stats(e, &now);
+            all_ahead = now.turns.prefetches == WAITING - 1;
+            usleep(10000);
         }
         for (int i = 0; i < WAITING; i++) run_end(&r[WAITING + i]), same_runs(&r[i], &r[WAITING + i]);
         for (int i = 0; i < WAITING; i++) ck_assert_int_eq(r[WAITING + i].stats.n_reused, HISTORY / 64 * 64);
