@@ -20,9 +20,10 @@ enum kv_status kv_store_make_file(const char *path, struct kv_error *err)
     return KV_OK;
 }
 
+/* But tier.key: what it sealed may lie on other machines, so that one that others could read is refused (tier_key.c). */
 enum kv_status kv_store_narrow(struct kv_store *s, struct kv_error *err)
 {
-    static const char *const names[] = {"lock", "kvasir.db", "kvasir.db-wal", "kvasir.db-shm", "receipts.heads", "receipts.key", "tier.key", "rollback.intent", "samples", "backups"};
+    static const char *const names[] = {"lock", "kvasir.db", "kvasir.db-wal", "kvasir.db-shm", "receipts.heads", "receipts.key", "rollback.intent", "samples", "backups"};
     size_t used = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[1024];
