@@ -165,7 +165,8 @@ void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const cha
     snprintf(i.actor, sizeof i.actor, "%s", actor);
     snprintf(i.detail, sizeof i.detail, "%s", detail);
     pthread_mutex_lock(&c->state);
-    i.rollout = c->live ? c->live->r.id : 0;
+    /* One that left but is not written down yet stays the newest word: "none" would let a restart serve it again. */
+    i.rollout = c->live ? c->live->r.id : c->n_unrecorded ? c->unrecorded[c->n_unrecorded - 1].rollout : 0;
     pthread_mutex_unlock(&c->state);
     enum kv_status durable = kv_intent_write(c->intent, &i);
     kv_control_at(c, KV_AT_ROLLBACK_DURABLE);
