@@ -50,12 +50,23 @@ static void wait_for(struct kv_engine *e, int64_t us)
 static void sleep_until_work(struct kv_engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    e->live_seen = e->n_live;
-    if (e->n_live == 0 && e->queue_n == 0) pthread_cond_broadcast(&e->wake);
-    for (int64_t us; idle(e) && e->pending_n == 0 && (us = kv_pauses_wait_us(e)) != 0;) wait_for(e, us);
-    /* Receipts wait for their sink, or every sequence for the disk: look again shortly. */
-    if (!e->turn_event && !atomic_load(&e->stopping) && (e->pending_n || e->n_live)) wait_for(e, 1000);
+    e->live_seen = e->n_live + kv_pauses_resuming(e);
+    if (e->live_seen == 0 && e->queue_n == 0) pthread_cond_broadcast(&e->wake);
+    bool slept = false;
+    for (int64_t us; idle(e) && e->pending_n == 0 && (us = kv_pauses_wait_us(e)) != 0; slept = true) wait_for(e, us);
+    /* Receipts wait for their sink, every sequence for the disk, or who queues for room that saves hold: look again shortly. */
+    if (!e->turn_event && !atomic_load(&e->stopping) && (e->pending_n || e->n_live || (e->queue_n && !slept))) wait_for(e, 1000);
     pthread_mutex_unlock(&e->lock);
+}
+
+/* What was submitted before it was told to stop is seen, and ended. */
+static bool is_over(struct kv_engine *e)
+{
+    bool stops = atomic_load(&e->stopping);
+    pthread_mutex_lock(&e->lock);
+    bool empty = e->queue_n == 0;
+    pthread_mutex_unlock(&e->lock);
+    return stops && empty && e->n_live == 0 && !kv_pauses_resuming(e);
 }
 
 static void *decode(void *arg)
@@ -77,7 +88,7 @@ static void *decode(void *arg)
             continue;
         }
         kv_report_stats(e);
-        if (atomic_load(&e->stopping) && e->n_live == 0 && !kv_pauses_resuming(e)) return NULL;
+        if (is_over(e)) return NULL;
         sleep_until_work(e);
     }
 }

@@ -39,6 +39,7 @@ struct kv_gate {
 struct kv_ahead { /* the history that is being brought to host memory for a waiting request */
     struct kv_turn *turn; /* NULL: none */
     uint64_t request, bytes; /* bytes: set aside while it is read */
+    uint64_t forgotten;      /* as the engine's when it began: what was dropped meanwhile is not kept */
     struct kv_cache cache;
 };
 

@@ -163,12 +163,14 @@ void kv_engine_prefetch(struct kv_engine *e)
     struct kv_sequence *s = next_waiting(e, &before, &still);
     if (a->turn) {
         int phase = atomic_load(&a->turn->phase);
+        if (phase == KV_TURN_LOOKING && !still && owner(e)) kv_turns_hurry(e->turns, a->turn);
         if (phase == KV_TURN_LOOKING || phase == KV_TURN_READING) return;
         if (phase == KV_TURN_FOUND) note_fetch(e, a->turn);
         bool fetched = !still && a->turn->fetch && owner(e); /* its turn came meanwhile: it waits, and need not fetch them again */
         if (phase == KV_TURN_FOUND && (still || fetched) && begin_read(e, fetched ? 0 : before)) return;
-        if (phase == KV_TURN_DONE) keep(e);
-        end(e, phase == KV_TURN_DONE ? (uint64_t)a->turn->end * block_bytes(e) : 0);
+        bool kept = phase == KV_TURN_DONE && a->forgotten == e->forgotten;
+        if (kept) keep(e);
+        end(e, kept ? (uint64_t)a->turn->end * block_bytes(e) : 0);
         return;
     }
     if (!s) return;
@@ -179,6 +181,7 @@ void kv_engine_prefetch(struct kv_engine *e)
     s->ahead_bytes = (uint64_t)blocks * each;
     a->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row, KV_LOOK_AHEAD, s->cache.faults);
     a->request = s->id;
+    a->forgotten = e->forgotten;
 }
 
 void kv_engine_prefetch_stop(struct kv_engine *e)

@@ -156,7 +156,8 @@ void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
 {
     if (!e->turns) return;
     /* Its last layer was used; the turns thread may not have come to say so. */
-    if (s->arriving && atomic_load(&s->turn->ready) >= (uint32_t)e->weights->n_layers && kv_turns_read_over(e->turns, s->turn)) arrived(e, s);
+    uint32_t ready = s->arriving ? atomic_load(&s->turn->ready) : KV_ARRIVAL_FAILED;
+    if (ready != KV_ARRIVAL_FAILED && ready >= (uint32_t)e->weights->n_layers && kv_turns_read_over(e->turns, s->turn)) arrived(e, s);
     if (s->turn) leave(e, s);
     kv_engine_turn_runs(e, s);
     if (!*s->session || (finish != KV_FINISH_STOP && finish != KV_FINISH_LENGTH)) return;
@@ -243,7 +244,7 @@ enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command wh
 {
     if (!e->turns && what == KV_SESSION_DROP) {
         kv_engine_forget_prefixes(e);
-        *out = (struct kv_session_info){0};
+        if (out) *out = (struct kv_session_info){0};
         return KV_OK;
     }
     if (!e->turns) {

@@ -221,7 +221,8 @@ bool kv_pauses_busy(const struct kv_engine *e)
     const struct kv_pauses *ps = e->pauses;
     bool busy = ps->wants != NULL;
     for (int32_t i = 0; i < ps->n && !busy; i++)
-        busy = kv_paused_moves(ps->list[i]) || ps->list[i]->forget || (kv_paused_waits(ps->list[i]) && kv_credits_returns(e->credits) != ps->tried_at);
+        busy = kv_paused_moves(ps->list[i]) || (ps->list[i]->forget && !ps->list[i]->into) ||
+               (kv_paused_waits(ps->list[i]) && (kv_credits_returns(e->credits) != ps->tried_at || atomic_load(&ps->list[i]->into->stream->cancelled) || atomic_load(&e->cancel_all)));
     return busy;
 }
 

@@ -186,7 +186,7 @@ static void take(struct kv_engine *e, struct kv_sequence *s, int32_t at)
 /* Takes out queued requests that were cancelled or ran out of time, wherever they stand. */
 static void sweep_queue(struct kv_engine *e, int64_t now_us)
 {
-    while (!kv_report_full(e)) {
+    while (!kv_report_full(e) || atomic_load(&e->stopping)) {
         struct kv_sequence *gone = NULL;
         enum kv_status why = KV_OK;
         pthread_mutex_lock(&e->lock);

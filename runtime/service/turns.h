@@ -77,6 +77,8 @@ void kv_turns_read(struct kv_turns *t, struct kv_turn *turn, struct kv_cache *ca
 /* READING, and every layer is ready or has failed: returns as soon as it is DONE; false: what was asked for did not all come. */
 bool kv_turns_read_over(struct kv_turns *t, struct kv_turn *turn);
 /* Any phase. Returns when no slab is touched any more. */
+/* Decode thread. What is looked for ahead of a turn that has come meanwhile waits behind others no longer. */
+void kv_turns_hurry(struct kv_turns *t, struct kv_turn *turn);
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *turn);
 struct kv_turn_rows { /* whole exact blocks, and nothing else in the cache */
     const char *tenant, *session;

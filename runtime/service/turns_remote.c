@@ -284,6 +284,23 @@ void kv_turns_fetch_begin(struct kv_turns *t, struct kv_turn *j, struct kv_fetch
     pthread_cond_broadcast(&t->answered); /* whoever gives the turn up meanwhile waits for this */
 }
 
+void kv_turns_hurry(struct kv_turns *t, struct kv_turn *j)
+{
+    pthread_mutex_lock(&t->lock);
+    struct kv_fetch *f = j->fetch;
+    if (f && !f->done && f->ahead) {
+        struct kv_fetch **at = &t->remote->fetch;
+        f->ahead = false;
+        while (*at && *at != f) at = &(*at)->next;
+        if (*at) {
+            *at = f->next;
+            f->asked_us = kv_now_us(); /* what it waited for others before is no fault of the store */
+            queue_fetch(t->remote, f);
+        }
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
 bool kv_turns_fetch_cancel(struct kv_turns *t, struct kv_turn *j)
 {
     struct kv_fetch *f = j->fetch;

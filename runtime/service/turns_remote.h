@@ -21,7 +21,8 @@ struct kv_fetch { /* of one look; whoever looked owns it once it is over */
     double us_per_row, asked_us; /* asked: when it began to wait */
     struct kv_fault_marks faults;
     enum kv_status status; /* why it ended before `end`; OK: it did not, or the store has no more */
-    bool ahead, done;      /* ahead: of its turn; gives way to others between blocks */
+    _Atomic bool ahead;    /* of its turn; gives way to others between blocks */
+    bool done;
     _Atomic bool stop;
 };
 

@@ -392,6 +392,20 @@ START_TEST(decoding_allocates_nothing)
 END_TEST
 #endif
 
+/* However late the decode thread looks: who waits is told that it is over. */
+START_TEST(what_was_submitted_before_the_end_ends)
+{
+    struct run *r = calloc(4, sizeof *r);
+    for (int round = 0; round < 40; round++) {
+        struct kv_engine *e = make_engine(NULL);
+        for (uint32_t i = 0; i < 4; i++) run_init(&r[i], i, 20, 4), run_begin(e, &r[i]);
+        kv_engine_destroy(e);
+        for (int i = 0; i < 4; i++) run_end(&r[i]);
+    }
+    free(r);
+}
+END_TEST
+
 Suite *suite_engine(void)
 {
     Suite *s = suite_create("engine");
@@ -411,6 +425,7 @@ Suite *suite_engine(void)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     tcase_add_loop_test(t, decoding_allocates_nothing, 0, 4);
 #endif
+    tcase_add_test(t, what_was_submitted_before_the_end_ends);
     suite_add_tcase(s, t);
     return s;
 }
