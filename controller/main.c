@@ -303,6 +303,7 @@ static void reload(struct daemon *d)
     }
     d->app.default_max_tokens = (int)fresh.default_max_tokens;
     d->config.drain_timeout_ms = fresh.drain_timeout_ms;
+    kv_control_set_drills_before_full(d->app.control, fresh.drills_before_full);
     kv_events_log_level(kv_events_level_from_name(fresh.log_level));
     kv_events_log(KV_LOG_INFO, "the configuration was reloaded");
     kv_config_free(&fresh);

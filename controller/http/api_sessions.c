@@ -109,7 +109,7 @@ static enum kv_status record_deletion(const struct kv_http_request *r, const cha
     snprintf(x.session, sizeof x.session, "%.63s", r->part[0]);
     snprintf(x.detail, sizeof x.detail, "dropped by operator:%.40s from every tier", r->who.name);
     enum kv_status st = kv_store_put_receipt(((struct kv_app *)r->app)->store, &x, &id, err);
-    if (st) kv_hint(err, "the session's rows are gone; drop it again for the receipt");
+    if (st) kv_hint(err, kv_store_post(((struct kv_app *)r->app)->store, &x) ? "the session's rows are gone; its receipt waits in the queue" : "the session's rows are gone, and no receipt says so");
     else json_object_set_new(row, "receipt", json_integer((json_int_t)id));
     return st;
 }

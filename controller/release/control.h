@@ -69,6 +69,7 @@ struct kv_control;
 enum kv_status kv_control_create(struct kv_release_port engine, struct kv_store *store, const struct kv_control_config *c,
                                  struct kv_control **out, struct kv_error *err);
 void kv_control_destroy(struct kv_control *c); /* before the engine and the store */
+void kv_control_set_drills_before_full(struct kv_control *c, bool needed); /* any thread */
 void kv_control_tick(struct kv_control *c); /* both, once */
 
 /* --- assignment: once per request, before kv_engine_submit. */

@@ -21,6 +21,13 @@ const char *kv_control_undrilled(const struct kv_control *c)
     return NULL;
 }
 
+void kv_control_set_drills_before_full(struct kv_control *c, bool needed)
+{
+    pthread_mutex_lock(&c->state);
+    c->config.drills_before_full = needed;
+    pthread_mutex_unlock(&c->state);
+}
+
 void kv_control_recall_drills(struct kv_control *c, const uint8_t manifest[32])
 {
     struct kv_drill_result d[KV_DRILLS];

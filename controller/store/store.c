@@ -180,8 +180,11 @@ static void finish_ops(struct kv_store *s, struct op *ops, enum kv_status group,
 static void checkpoint(struct kv_store *s)
 {
     if (s->wal_pages < WAL_PAGES) return;
-    if (s->wal_pages >= WAL_PAGES_HARD) pthread_mutex_lock(&s->read_mutex);
-    else if (pthread_mutex_trylock(&s->read_mutex)) return;
+    if (s->wal_pages >= WAL_PAGES_HARD) {
+        atomic_store(&s->group_since_us, 0); /* it waits for a reader, a backup perhaps, and not for the disk */
+        pthread_mutex_lock(&s->read_mutex);
+        atomic_store(&s->group_since_us, kv_store_now_us(CLOCK_MONOTONIC));
+    } else if (pthread_mutex_trylock(&s->read_mutex)) return;
     if (sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK) s->wal_pages = 0;
     pthread_mutex_unlock(&s->read_mutex);
 }

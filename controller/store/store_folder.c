@@ -23,13 +23,14 @@ enum kv_status kv_store_make_file(const char *path, struct kv_error *err)
 /* But tier.key: what it sealed may lie on other machines, so that one that others could read is refused (tier_key.c). */
 enum kv_status kv_store_narrow(struct kv_store *s, struct kv_error *err)
 {
-    static const char *const names[] = {"lock", "kvasir.db", "kvasir.db-wal", "kvasir.db-shm", "receipts.heads", "receipts.key", "rollback.intent", "samples", "backups"};
+    static const char *const names[] = {"lock", "kvasir.db", "kvasir.db-wal", "kvasir.db-shm", "receipts.heads", "receipts.key", "rollback.intent", "samples", "backups",
+                                        "kvasir.db.v1.backup", "kvasir.db.v2.backup", "kvasir.db.v3.backup", "kvasir.db.v4.backup", "kvasir.db.v5.backup", "kvasir.db.v6.backup", "kvasir.db.v7.backup"};
     size_t used = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[1024];
         struct stat st;
         snprintf(path, sizeof path, "%s/%s", s->dir, names[i]);
-        if (stat(path, &st) || !(st.st_mode & 077)) continue;
+        if (stat(path, &st) || !(st.st_mode & 077) || (st.st_uid != geteuid() && !(st.st_mode & 037))) continue; /* its owner lets our group read it */
         if (chmod(path, st.st_mode & 0700)) {
             kv_fail(err, KV_FILE_UNREADABLE, path, "others can reach %s (mode %04o), and that cannot be changed: %s", path, (unsigned)(st.st_mode & 07777), strerror(errno));
             kv_hint(err, "as its owner: chmod go-rwx %s", path);
