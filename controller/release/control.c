@@ -76,9 +76,8 @@ static void fall_back(struct kv_control *c, enum kv_status reason, const char *d
 /* A latch that nobody told us of: a signal handler, or the engine itself. */
 static void notice_latch(struct kv_control *c)
 {
-    if (!c->port.word(c->port.ctx).latched) return;
     pthread_mutex_lock(&c->state);
-    bool live = c->live != NULL;
+    bool live = c->live && c->port.word(c->port.ctx).latched; /* in this order: a new rollout comes after the latch is gone */
     pthread_mutex_unlock(&c->state);
     if (live) fall_back(c, KV_OPERATOR_ROLLBACK, "the release word was latched", "signal");
 }
