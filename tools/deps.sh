@@ -6,6 +6,7 @@ packages="gcc make pkg-config libc6-dev libmicrohttpd-dev libjansson-dev liblua5
 libcurl4-gnutls-dev zlib1g-dev libxxhash-dev libncurses-dev check tmux curl openssl python3 python3-venv"
 command -v npm >/dev/null || packages="$packages nodejs npm"
 command -v chromium >/dev/null || packages="$packages chromium fonts-dejavu-core"
+command -v systemd-analyze >/dev/null || packages="$packages systemd" # it checks the unit that ships
 command -v clang >/dev/null || packages="$packages clang" # the second compiler of the numerics test
 missing=
 for p in $packages; do

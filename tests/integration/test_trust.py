@@ -430,7 +430,6 @@ class Surroundings(unittest.TestCase):
 
             self.doctor("--state", top, "--listen", "127.0.0.1:0", before=limits, wanted={"open files": ("warning", "256"), "file size": ("warning", str(1 << 30))})
 
-    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
     def test_the_unit_is_one_that_systemd_takes(self):
         unit = read(os.path.join(ROOT, "packaging", "systemd", "kvasird.service")).decode()
         with tempfile.TemporaryDirectory() as folder:
