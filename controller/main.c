@@ -11,6 +11,7 @@
 #include "controller/tier_key.h"
 #include "controller/policy/policy_process.h"
 #include "controller/release/quality.h"
+#include "controller/http/refusals.h"
 #include "controller/http/trace_record.h"
 #include "kernels/cuda/device.h"
 
@@ -175,6 +176,7 @@ static void *status_main(void *arg)
         if (i % RETAIN_EVERY == 0) retain(&d->app);
         kv_api_post_status(&d->app);
         kv_interruptions_expire(&d->app);
+        kv_api_audit_refused(&d->app, false);
         nanosleep(&half_second, NULL);
     }
     return NULL;
@@ -208,8 +210,9 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     app->events = kv_events_create((int)d->config.max_event_streams);
     app->sessions = kv_sessions_create();
     app->interruptions = kv_interruptions_create();
+    app->refusals = kv_refusals_create();
     bool lab = !d->config.faults_enabled || !kv_fault_lab_create(&app->fault_lab);
-    if (!app->events || !app->sessions || !app->interruptions || !lab) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
+    if (!app->events || !app->sessions || !app->interruptions || !app->refusals || !lab) return kv_fail(err, KV_OUT_OF_MEMORY, "kvasird", "no memory to start");
     kv_events_log_level(kv_events_level_from_name(d->config.log_level));
     kv_events_log_to(app->events);
     enum kv_status st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
@@ -265,6 +268,7 @@ static void stop(struct daemon *d)
     if (app->engine) kv_engine_destroy(app->engine);
     kv_extent_client_destroy(app->remote);
     kv_extents_close(app->extents);
+    if (app->store) kv_api_audit_refused(app, true);
     if (app->store) kv_store_close(app->store);
     kv_notify_free(app->notify);
     if (app->model) kv_model_close(app->model);
@@ -272,6 +276,7 @@ static void stop(struct daemon *d)
     kv_events_free(app->events);
     kv_sessions_free(app->sessions);
     kv_interruptions_free(app->interruptions);
+    kv_refusals_free(app->refusals);
     kv_trace_record_close(app->trace);
     kv_fault_lab_destroy(app->fault_lab);
 }

@@ -1,5 +1,6 @@
 /* api.c — the route table, and the routes that belong to no other file: health, status, history, events, description. */
 #include "controller/interruptions.h"
+#include "controller/http/refusals.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -123,12 +124,35 @@ void kv_api_audit(void *arg, const struct kv_http_request *r)
     struct kv_app *app = arg;
     const char *verb = strrchr(r->path, '/');
     if (!strcmp(r->method, "GET") || !strcmp(r->method, "HEAD") || strncmp(r->path, "/api/", 5) || !app->ready) return;
+    char from[72] = "", address[64];
+    if (!r->handled) {
+        kv_http_address_of(r, address, sizeof address);
+        snprintf(from, sizeof from, " from %s", address);
+        if (!kv_refusals_own_row(app->refusals, address, r->status, kv_monotonic_us())) return;
+    }
     struct kv_receipt audit;
     kv_receipt_init(&audit, KV_ROW_AUDIT, kv_realtime_us());
     snprintf(audit.tenant, sizeof audit.tenant, "%s", r->who.name);
-    snprintf(audit.detail, sizeof audit.detail, "%s %.70s: %d", r->method, r->path, r->status);
+    snprintf(audit.detail, sizeof audit.detail, "%.8s %.*s: %d%s", r->method, 80 - (int)strlen(from), r->path, r->status, from);
     if (!kv_store_post_settled(app->store, &audit, strcmp(verb, "/rollback") ? WAIT_MS : ROLLBACK_WAIT_MS))
         kv_events_log(KV_LOG_WARN, "%s %s was answered before its audit receipt was on disk", r->method, r->path);
+}
+
+static bool post_refused(void *arg, const char *address, int status, uint64_t more)
+{
+    struct kv_app *app = arg;
+    struct kv_receipt r;
+    char answer[24] = "";
+    kv_receipt_init(&r, KV_ROW_AUDIT, kv_realtime_us());
+    if (status) snprintf(answer, sizeof answer, ": %d", status);
+    r.rows = more;
+    snprintf(r.detail, sizeof r.detail, "and %llu more writes refused within a minute%s from %.39s", (unsigned long long)more, answer, address);
+    return kv_store_post(app->store, &r);
+}
+
+void kv_api_audit_refused(struct kv_app *app, bool last)
+{
+    kv_refusals_tell(app->refusals, last ? 0 : kv_monotonic_us(), post_refused, app);
 }
 
 void kv_api_log(void *arg, const struct kv_http_request *r)

@@ -21,6 +21,7 @@ struct kv_app {
     struct kv_notify *notify;   /* NULL: nobody is told */
     struct kv_sessions *sessions;
     struct kv_interruptions *interruptions;
+    struct kv_refusals *refusals;
     struct kv_trace_record *trace; /* NULL: none is written */
     struct kv_fault_lab *fault_lab; /* NULL: faults.enabled is off */
     struct kv_extents *extents; /* NULL: extents.serve is off */
@@ -39,6 +40,7 @@ struct kv_app {
 extern const struct kv_http_route kv_api_routes[]; /* every route of kvasird; ends with a NULL method */
 enum kv_status kv_api_ready(void *app, struct kv_error *err);
 void kv_api_audit(void *app, const struct kv_http_request *r);
+void kv_api_audit_refused(struct kv_app *app, bool last); /* twice a second, and once more before the store is closed */
 void kv_api_log(void *app, const struct kv_http_request *r);
 /* Feeds the event stream: from kv_control's on_event and the store's on_row. */
 void kv_api_on_control(void *app, enum kv_control_event what, uint64_t rollout, const char *line);

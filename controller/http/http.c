@@ -175,14 +175,6 @@ static enum kv_status body_too_large(const struct kv_http *h, const struct kv_ht
     return KV_BODY_TOO_LARGE;
 }
 
-/* What can be judged before the body: name, route, right, declared length. */
-static void peer_address(const struct kv_http_request *r, char *out, size_t cap)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    snprintf(out, cap, "unknown");
-    if (info && info->client_addr) getnameinfo(info->client_addr, info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), out, (socklen_t)cap, NULL, 0, NI_NUMERICHOST);
-}
-
 /* By somebody who may: let through however often the caller asked before, and whatever its body is. */
 static bool is_rollback(const struct kv_http_request *r)
 {
@@ -195,7 +187,7 @@ static enum kv_status check_rate(struct kv_http *h, const struct kv_http_request
 {
     char address[64];
     if (is_rollback(r)) return KV_OK;
-    peer_address(r, address, sizeof address);
+    kv_http_address_of(r, address, sizeof address);
     return kv_http_auth_rate(h->auth, &r->who, address, claimed, err);
 }
 
@@ -234,6 +226,7 @@ static enum kv_status check_framing(const struct kv_http_request *r, struct kv_e
     return KV_BAD_ARGUMENT;
 }
 
+/* What can be judged before the body: name, route, right, declared length. */
 static enum kv_status check_head(struct kv_http *h, struct kv_http_request *r, struct kv_error *err)
 {
     const char *length = kv_http_header(r, "Content-Length");
@@ -272,6 +265,7 @@ static enum kv_status handle(struct kv_http *h, struct kv_http_request *r, struc
     const char *key = r->route->flags & KV_ROUTE_ONCE && !is_rollback(r) ? kv_http_header(r, "Idempotency-Key") : NULL;
     char *body = NULL, route[300];
     int status = 0;
+    r->handled = true;
     if (!key) return r->route->handle(r, err);
     snprintf(route, sizeof route, "%s %.280s", r->method, r->path);
     enum kv_status st = kv_once_begin(h->once, r->who.name, key, route, r->body, r->body_bytes, &r->once, &status, &body, err);

@@ -26,6 +26,7 @@ struct kv_http_request {
     size_t body_bytes;
     json_t *json; /* the body's object on routes that take one; an empty object when the body is empty */
     bool body_unread; /* of a rollback: it was no JSON object, and json is empty */
+    bool handled; /* it reached its route; false: turned away at the door, by anybody who asks */
     int status;   /* of the reply, for the access log; 0 before it */
     int64_t started_us;
     bool last;     /* the connection ends with the reply */
@@ -80,6 +81,7 @@ const char *kv_http_query(const struct kv_http_request *r, const char *name);
 enum kv_status kv_http_query_int(const struct kv_http_request *r, const char *name, int64_t def, int64_t min, int64_t max, int64_t *out, struct kv_error *err);
 /* UNKNOWN_KEY, with the nearest name, when the query has a key that is none of the n names: a misspelt filter would choose everything. */
 enum kv_status kv_http_query_known(const struct kv_http_request *r, const char *const *names, size_t n, struct kv_error *err);
+void kv_http_address_of(const struct kv_http_request *r, char *out, size_t cap); /* the caller's, in digits */
 bool kv_http_client_gone(const struct kv_http_request *r);
 
 enum kv_status kv_http_reply_json(struct kv_http_request *r, int status, json_t *body, struct kv_error *err); /* takes body's reference; NULL is OUT_OF_MEMORY */

@@ -1,11 +1,20 @@
-/* http_query.c — what stands behind the question mark of a request's target. */
+/* http_query.c — what a request says of itself beside its route: the part behind the question mark, and the address it came from. */
 #include "controller/http/http.h"
 
 #include <errno.h>
 #include <microhttpd.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+
+void kv_http_address_of(const struct kv_http_request *r, char *out, size_t cap)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    snprintf(out, cap, "unknown");
+    if (info && info->client_addr) getnameinfo(info->client_addr, info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), out, (socklen_t)cap, NULL, 0, NI_NUMERICHOST);
+}
 
 const char *kv_http_query(const struct kv_http_request *r, const char *name)
 {

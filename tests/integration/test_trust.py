@@ -1,6 +1,7 @@
 """What operators do with each other on the real daemon and through kvasir: tokens, a second pair of eyes, policies' lives, backups, exports."""
 import hashlib
 import hmac
+import http.client
 import http.server
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import tarfile
 import tempfile
 import threading
+import time
 import unittest
 
 from support import BUILD, KVASIR, ROOT, Daemon, environment, run
@@ -101,8 +103,31 @@ class Users(unittest.TestCase):
         self.d.request("POST", "/api/v1/freeze", {"frozen": True}, bearer(self.app))
         def seen():
             _, _, body = self.d.request("GET", "/api/v1/audit", headers=bearer(self.ann))
-            return any("/api/v1/freeze: 403" in r["detail"] and r["tenant"] == "app" for r in json.loads(body)["receipts"])
+            return any("/api/v1/freeze: 403 from 127.0.0.1" in r["detail"] and r["tenant"] == "app" for r in json.loads(body)["receipts"])
         self.d.wait_until(seen)
+
+    def test_a_flood_of_refused_writes_leaves_few_rows_and_every_one_counted(self):
+        state = tempfile.mkdtemp(prefix="kvasir-flood-")
+        self.addCleanup(shutil.rmtree, state)
+        sent, began = {}, time.monotonic()
+        with Daemon("--set", "auth.mode=token", state=state) as d:
+            c = http.client.HTTPConnection("127.0.0.1", d.port, timeout=30)
+            for i in range(900):
+                path, headers = [("/api/v1/freeze", {}), ("/api/v1/nothing", {}), ("/api/v1/freeze", bearer("kv_wrong"))][i % 3]
+                c.request("POST", path, "{}", headers)
+                answer = c.getresponse()
+                answer.read()
+                sent[answer.status] = sent.get(answer.status, 0) + 1
+            c.close()
+        self.assertEqual(sorted(sent), [401, 404, 429])
+        with Daemon(state=state) as d:
+            rows = d.get("/api/v1/audit?limit=1000")[1]["receipts"]
+        minutes = 1 + int((time.monotonic() - began) / 60)
+        self.assertLessEqual(len(rows), 33 * minutes, rows)  # ten of each answer, and one row for the rest
+        for status, n in sent.items():
+            kept = [r for r in rows if f": {status} from 127.0.0.1" in r["detail"]]
+            more = sum(r["rows"] for r in kept if r["detail"] == f"and {r['rows']} more writes refused within a minute: {status} from 127.0.0.1")
+            self.assertEqual(len([r for r in kept if r["detail"].startswith("POST /api/v1/")]) + more, n)
 
     def test_nobody_approves_what_is_their_own(self):
         source = read(os.path.join(ROOT, "policies", "release.lua")).decode().replace("steady", "steadier")
