@@ -99,10 +99,10 @@ static bool starts(struct kv_engine *e, struct kv_sequence *s)
     return true;
 }
 
-/* Rows that come back from a swap hold credits while they do. PRESSURE: not yet. */
+/* Rows that come back from a swap hold credits while they do; those of who moves all its rows in every step do already. PRESSURE: not yet. */
 static enum kv_status may_read(struct kv_engine *e, struct kv_sequence *s, uint64_t bytes)
 {
-    if (!s->resume) return KV_OK;
+    if (!s->resume || s->credit.generation) return KV_OK;
     uint64_t returns = kv_credits_returns(e->credits);
     if (s->credits_tried == returns + 1) return KV_CREDIT_PRESSURE;
     s->credits_tried = returns + 1;

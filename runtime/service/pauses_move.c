@@ -193,7 +193,7 @@ bool kv_paused_waits(const struct kv_paused *p)
 
 void kv_paused_start_in(struct kv_engine *e, struct kv_paused *p)
 {
-    enum kv_status s = p->view.state == KV_SESSION_PAUSED_HOST ? take_credits(e, p, "swap-in", p->n_slabs * p->cache.slab_bytes) : KV_CAPACITY;
+    enum kv_status s = p->view.state != KV_SESSION_PAUSED_HOST ? KV_CAPACITY : p->into->credit.generation ? KV_OK : take_credits(e, p, "swap-in", p->n_slabs * p->cache.slab_bytes);
     if (s == KV_CREDIT_PRESSURE) return;
     if (s != KV_OK || !make_place(e, p)) return recompute(e, p);
     p->moved = 0;

@@ -160,12 +160,66 @@ START_TEST(turns_are_kept_after_a_swap_to_disk)
 }
 END_TEST
 
+/* A continuation whose candidate moves its rows holds credits for all of them from its admission on: it would wait for itself. From memory and from disk. */
+START_TEST(a_continuation_does_not_wait_for_credits_it_holds)
+{
+    struct run *r = calloc(3, sizeof *r);
+    char dir[] = "/tmp/kvasir-pauses-XXXXXX", command[64];
+    const struct kv_weights *w = kv_model_weights(demo_model());
+    struct kv_engine_config c;
+    struct kv_pause_view v;
+    struct kv_request_stats st;
+    struct kv_credit_view now;
+    struct kv_credit_holder h[1];
+    bool served = false;
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    kv_engine_config_default(&c);
+    c.prefix_reuse = false;
+    c.link_window_bytes = (PROMPT + ANSWER + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS * (uint64_t)w->n_layers * kv_slab_bytes(KV_ROW_TYPE, w->n_kv_heads, w->d_head);
+    if (_i) c.disk_path = dir, c.disk_bytes = 64 << 20;
+    struct kv_engine *e = make_engine(&c);
+    pause_prepare(&r[0], 0);
+    r[0].request.max_tokens = ANSWER;
+    r[0].request.session = NULL;
+    run_all(e, &r[0]);
+    pause_prepare(&r[1], 0);
+    r[1].request.max_tokens = ANSWER;
+    pause_after(e, &r[1], 5, KV_PAUSE_SWAP, &v);
+    while (v.state != KV_SESSION_PAUSED_HOST) ck_assert_int_eq(kv_engine_paused(e, v.request, &v), KV_OK);
+    install(e, "layerwise", NULL, 0, false);
+    static int32_t all[RUN_MAX];
+    pause_continue(e, &r[1], &v, all, &r[2].request);
+    kv_stream_close(r[1].stream);
+    r[2].request.max_tokens = ANSWER - v.n_spoken;
+    assign(e, &r[2], KV_EXACT);
+    run_begin(e, &r[2]);
+    do {
+        kv_credits_view(e->credits, &now, h, 1, NULL, 0);
+        served |= now.n_holders == 1 && !strcmp(h[0].what, "layerwise");
+        ck_assert_msg(!now.n_waiters, "nobody else is there, and it waits");
+        kv_stream_stats(r[2].stream, &st);
+    } while (st.finish == KV_RUNNING && !sched_yield());
+    run_end(&r[2]);
+    ck_assert(served);
+    ck_assert_int_eq(r[2].n, ANSWER - v.n_spoken);
+    for (int32_t i = 0; i < r[2].n; i++) ck_assert_int_eq(r[2].ids[i], r[0].ids[v.n_spoken + i]);
+    kv_credits_view(e->credits, &now, NULL, 0, NULL, 0);
+    ck_assert_int_eq(now.n_holders + now.n_waiters, 0);
+    ck_assert_uint_eq(now.stale, 0);
+    kv_engine_destroy(e);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    ck_assert_int_eq(system(command), 0);
+    free(r);
+}
+END_TEST
+
 Suite *suite_pause_credits(void)
 {
     Suite *s = suite_create("pause_credits");
     TCase *t = tcase_create("pause_credits");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, rows_that_come_back_hold_credits_once, 0, 8);
+    tcase_add_loop_test(t, a_continuation_does_not_wait_for_credits_it_holds, 0, 2);
     tcase_add_test(t, turns_are_kept_after_a_swap_to_disk);
     suite_add_tcase(s, t);
     return s;
