@@ -421,6 +421,10 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
     uint64_t reused_tokens, receipts_held; /* rows found by their prefix; receipts that had to wait for their sink */
     uint64_t approximate_tokens, exact_tokens, units_sampled, units_dropped, samples_dropped;
     uint64_t exact_mismatches, illegal_fallbacks, tenant_failures, allocation_failures, full_fallbacks, widened;
+    /* Heads whose selection was not used: no index; one of other rows, parameters or an older frontier; more candidates than the budget; and
+     * steps that were discarded because attention over selected rows gave no numbers. Each ends in a typed fallback. */
+    uint64_t index_missed, index_stale, budget_exceeded, not_finite;
+    uint64_t flights_kept; /* copies of the flight recorder made at a fault */
     /* Selection of those that were served: heads queried, their time, bytes read to rank, rows attended of those there were (unions over
      * the group), and the time in which indexes were built; index_waits: heads that read all rows meanwhile; below_break_even: because
      * that was no more than selecting would have read. */
@@ -451,6 +455,31 @@ struct kv_layer_timing { /* of the last layerwise step: measured, and predicted 
     double ready_us, start_us, end_us, stall_us, predicted_start_us, predicted_stall_us, fetch_us, compute_us;
 };
 int32_t kv_engine_layer_timings(const struct kv_engine *e, struct kv_layer_timing *out, int32_t cap);
+
+/* --- flight recorder: what was selected for each head of the last steps, or, of an exact placement that moves rows, how each layer went. Any thread. */
+struct kv_flight {
+    uint64_t order;              /* of the record, since the start */
+    uint64_t request, candidate; /* with position, layer and kv_head: the operation */
+    uint64_t support;            /* XXH3 of the row masks that were attended under; 0: every row was */
+    int32_t position;
+    int32_t frontier;            /* F_c: rows of the source that the operation may see */
+    int32_t covered;             /* of them, those that the index knew when it was asked; 0: no index was */
+    uint32_t index;              /* generation of the index: what it was built with and every append since */
+    int32_t rows;                /* attended, union over the group */
+    float mass;                  /* the method's estimate of what was left out; -1: none */
+    uint16_t status;             /* enum kv_status: OK, or why the selection was not used */
+    uint8_t action;              /* enum kv_fallback_action that the gate took; KV_FALLBACK_ACTIONS: it was not asked */
+    uint8_t widened;
+    int16_t layer, kv_head;      /* kv_head -1: the layer of an exact placement */
+};
+#define KV_FLIGHT_COPY 1024
+struct kv_flight_copy { /* made when a step was refused or a failure is receipted; that receipt's digest is this one */
+    uint8_t digest[32]; /* SHA-256 of the records as they lie in memory */
+    int32_t n;
+    struct kv_flight record[KV_FLIGHT_COPY];
+};
+int32_t kv_engine_flight(const struct kv_engine *e, uint64_t request, struct kv_flight *out, int32_t cap); /* the newest of a request, 0: of all; oldest first */
+bool kv_engine_flight_copy(struct kv_engine *e, struct kv_flight_copy *out);                               /* the next that nobody has taken yet */
 
 /* --- tournament: several selecting pipelines on the same sampled queries of baseline traffic, ranked by bytes read at equal measured mass. Nothing of it is served;
  * units are copied and measured by a thread of the lowest priority, so that what it cannot follow is dropped and counted. Any thread. runtime/evaluate/contest.h. */

@@ -42,7 +42,7 @@ static void read_binding(struct kv_fixture_reader *r, const char *at, struct kv_
     b->committed_frontier = kv_fixture_integer(r, "%s.committed_frontier", at);
 }
 
-static void read_operation(struct kv_fixture_reader *r, struct kv_operation *op)
+static void read_operation(struct kv_fixture_reader *r, struct kv_decode_operation *op)
 {
     op->manifest.n = (uint64_t)kv_fixture_integer(r, "operation.manifest_generation");
     op->n_q_heads = (int32_t)kv_fixture_integer(r, "tensor.q_heads");
@@ -175,7 +175,7 @@ static enum kv_status check_tensor(struct kv_fixture_reader *r, const struct kv_
 enum kv_status kv_fixture_identity(const struct kv_fixture *f, struct kv_error *err)
 {
     struct kv_fixture_reader r = {.fixture = f, .err = err, .status = KV_OK};
-    struct kv_operation op = {0};
+    struct kv_decode_operation op = {0};
     struct kv_source_binding proxy;
     struct kv_index_snapshot index = {0};
     struct kv_directory_facts directory = {0};
@@ -209,7 +209,7 @@ enum kv_status kv_fixture_identity(const struct kv_fixture *f, struct kv_error *
     op.source_digest = kv_source_digest(&op.source, g[0], g[1], g[2], KV_EXACT);
     index.source = kv_source_digest(&proxy, g[0], g[1], g[2], KV_EXACT);
     if ((s = kv_operation_validate(&op, err)) != KV_OK) return s;
-    if ((s = kv_index_validate(&op, &index, selector, err)) != KV_OK) return s;
+    if ((s = kv_index_validate(&op.source_digest, op.source.committed_frontier, &index, selector, err)) != KV_OK) return s;
     if ((s = kv_lookup_validate(&op, &index, &lookup, err)) != KV_OK) return s;
     if ((s = kv_directory_facts_validate(&op, &directory, err)) != KV_OK) return s;
     if ((s = kv_gather_validate(&op, &lookup, &directory, &to, &gather, err)) != KV_OK) return s;

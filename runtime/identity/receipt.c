@@ -12,7 +12,7 @@ static bool same(const char *a, const char *b)
 }
 
 /* Both heads are named everywhere, because "head 2" alone means two things. */
-static enum kv_status same_place(const struct kv_operation *op, const char *what, int32_t layer, int32_t q_head, int32_t kv_head, struct kv_error *err)
+static enum kv_status same_place(const struct kv_decode_operation *op, const char *what, int32_t layer, int32_t q_head, int32_t kv_head, struct kv_error *err)
 {
     if (layer != op->layer) REFUSE(KV_LAYER_MISMATCH, what, "the receipt is of layer %d, the operation of layer %d", layer, op->layer);
     if (q_head != op->q_head) REFUSE(KV_QUERY_MISMATCH, what, "the receipt is of q head %d, the operation of q head %d", q_head, op->q_head);
@@ -20,7 +20,7 @@ static enum kv_status same_place(const struct kv_operation *op, const char *what
     return KV_OK;
 }
 
-enum kv_status kv_operation_validate(const struct kv_operation *op, struct kv_error *err)
+enum kv_status kv_operation_validate(const struct kv_decode_operation *op, struct kv_error *err)
 {
     static const char *const fallbacks[] = {"broaden_search", "exact_promote", "recompute", "reject"};
     if (op->n_kv_heads < 1 || op->n_q_heads < op->n_kv_heads || op->n_q_heads % op->n_kv_heads || op->q_head < 0 || op->q_head >= op->n_q_heads)
@@ -36,19 +36,20 @@ enum kv_status kv_operation_validate(const struct kv_operation *op, struct kv_er
     return KV_OK;
 }
 
-enum kv_status kv_index_validate(const struct kv_operation *op, const struct kv_index_snapshot *index, struct kv_selector_generation current, struct kv_error *err)
+enum kv_status kv_index_validate(const struct kv_source_digest *source, int64_t frontier, const struct kv_index_snapshot *index, struct kv_selector_generation current,
+                                 struct kv_error *err)
 {
-    if (memcmp(index->source.b, op->source_digest.b, 32)) REFUSE(KV_IDENTITY_MISMATCH, "index.source", "the index was built over another source");
+    if (memcmp(index->source.b, source->b, 32)) REFUSE(KV_IDENTITY_MISMATCH, "index.source", "the index was built over another source");
     if (index->selector.n != current.n)
         REFUSE(KV_STALE_SELECTOR_GENERATION, "index.selector_generation", "the index binds selector generation %llu, current is %llu", (unsigned long long)index->selector.n, (unsigned long long)current.n);
-    if (index->covered < 0 || index->covered > op->source.committed_frontier)
-        REFUSE(KV_STALE_INDEX, "index.covered", "the index claims %lld rows of %lld committed", (long long)index->covered, (long long)op->source.committed_frontier);
-    if (index->covered < op->source.committed_frontier && !index->exact_rest)
-        REFUSE(KV_STALE_INDEX, "index.covered", "rows %lld to %lld have neither index nor declared exact set", (long long)index->covered, (long long)op->source.committed_frontier);
+    if (index->covered < 0 || index->covered > frontier)
+        REFUSE(KV_STALE_INDEX, "index.covered", "the index claims %lld rows of %lld committed", (long long)index->covered, (long long)frontier);
+    if (index->covered < frontier && !index->exact_rest)
+        REFUSE(KV_STALE_INDEX, "index.covered", "rows %lld to %lld have neither index nor declared exact set", (long long)index->covered, (long long)frontier);
     return KV_OK;
 }
 
-enum kv_status kv_lookup_validate(const struct kv_operation *op, const struct kv_index_snapshot *index, const struct kv_lookup_receipt *r, struct kv_error *err)
+enum kv_status kv_lookup_validate(const struct kv_decode_operation *op, const struct kv_index_snapshot *index, const struct kv_lookup_receipt *r, struct kv_error *err)
 {
     if (!same(r->semantics, "candidate_ids_only")) REFUSE(KV_CANDIDATE_SEMANTICS, "lookup.semantics", "a lookup answers candidate ids only, not '%s'", r->semantics);
     if (memcmp(r->query.b, op->query.b, 32)) REFUSE(KV_QUERY_MISMATCH, "lookup.query", "the lookup answers another query");
@@ -75,7 +76,7 @@ static const struct kv_replica_fact *replica_of(const struct kv_directory_facts 
     return NULL;
 }
 
-enum kv_status kv_directory_facts_validate(const struct kv_operation *op, const struct kv_directory_facts *d, struct kv_error *err)
+enum kv_status kv_directory_facts_validate(const struct kv_decode_operation *op, const struct kv_directory_facts *d, struct kv_error *err)
 {
     int32_t valid = 0;
     for (int32_t i = 0; i < d->n; i++) {
@@ -91,7 +92,7 @@ enum kv_status kv_directory_facts_validate(const struct kv_operation *op, const 
     return KV_OK;
 }
 
-enum kv_status kv_gather_validate(const struct kv_operation *op, const struct kv_lookup_receipt *lookup, const struct kv_directory_facts *d,
+enum kv_status kv_gather_validate(const struct kv_decode_operation *op, const struct kv_lookup_receipt *lookup, const struct kv_directory_facts *d,
                                   const struct kv_gather_destination *to, const struct kv_gather_receipt *r, struct kv_error *err)
 {
     enum kv_status s = same_place(op, "gather", r->layer, r->q_head, r->kv_head, err);
@@ -110,7 +111,7 @@ enum kv_status kv_gather_validate(const struct kv_operation *op, const struct kv
     return KV_OK;
 }
 
-enum kv_status kv_partial_validate(const struct kv_operation *op, const int32_t *expected, int32_t n_expected, const struct kv_partial_receipt *r, struct kv_error *err)
+enum kv_status kv_partial_validate(const struct kv_decode_operation *op, const int32_t *expected, int32_t n_expected, const struct kv_partial_receipt *r, struct kv_error *err)
 {
     if (op->fallback_published) REFUSE(KV_FALLBACK_PUBLISHED, "partial", "the fallback was published first");
     if (!same(r->tenant, op->source.tenant)) REFUSE(KV_TENANT_MISMATCH, "partial.tenant", "a partial of tenant '%s' under '%s'", r->tenant, op->source.tenant);

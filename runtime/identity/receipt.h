@@ -8,7 +8,7 @@
 
 enum { KV_RECEIPT_MAX_ROWS = 4096, KV_RECEIPT_MAX_REPLICAS = 16 };
 
-struct kv_operation { /* what one lookup is for */
+struct kv_decode_operation { /* what one lookup is for */
     struct kv_source_binding source;
     struct kv_source_digest source_digest;
     struct kv_manifest_generation manifest;
@@ -89,15 +89,16 @@ struct kv_partial_receipt {
     struct kv_event_generation completed;
 };
 
-enum kv_status kv_operation_validate(const struct kv_operation *op, struct kv_error *err);
-/* Index against source: same source digest, current selector, F_i covers F_c or the rest is declared. */
-enum kv_status kv_index_validate(const struct kv_operation *op, const struct kv_index_snapshot *index, struct kv_selector_generation current, struct kv_error *err);
-enum kv_status kv_lookup_validate(const struct kv_operation *op, const struct kv_index_snapshot *index, const struct kv_lookup_receipt *r, struct kv_error *err);
+enum kv_status kv_operation_validate(const struct kv_decode_operation *op, struct kv_error *err);
+/* Index against source: same source digest, current selector, F_i covers F_c = frontier or the rest is declared. Asked before every selection that is served. */
+enum kv_status kv_index_validate(const struct kv_source_digest *source, int64_t frontier, const struct kv_index_snapshot *index, struct kv_selector_generation current,
+                                 struct kv_error *err);
+enum kv_status kv_lookup_validate(const struct kv_decode_operation *op, const struct kv_index_snapshot *index, const struct kv_lookup_receipt *r, struct kv_error *err);
 /* Replicas that may serve: at the current epoch, of the tenant, with the declared codec, layout and payload, at least R_min of them. */
-enum kv_status kv_directory_facts_validate(const struct kv_operation *op, const struct kv_directory_facts *d, struct kv_error *err);
-enum kv_status kv_gather_validate(const struct kv_operation *op, const struct kv_lookup_receipt *lookup, const struct kv_directory_facts *d,
+enum kv_status kv_directory_facts_validate(const struct kv_decode_operation *op, const struct kv_directory_facts *d, struct kv_error *err);
+enum kv_status kv_gather_validate(const struct kv_decode_operation *op, const struct kv_lookup_receipt *lookup, const struct kv_directory_facts *d,
                                   const struct kv_gather_destination *to, const struct kv_gather_receipt *r, struct kv_error *err);
 /* expected: positions this partial was asked for, ascending. */
-enum kv_status kv_partial_validate(const struct kv_operation *op, const int32_t *expected, int32_t n_expected, const struct kv_partial_receipt *r, struct kv_error *err);
+enum kv_status kv_partial_validate(const struct kv_decode_operation *op, const int32_t *expected, int32_t n_expected, const struct kv_partial_receipt *r, struct kv_error *err);
 
 #endif

@@ -138,6 +138,8 @@ static enum kv_status create_parts(struct kv_engine *e, struct kv_error *err)
     if (s != KV_OK) return kv_fail(err, s, "prefix_reuse", "no memory for the index of prefixes");
     s = kv_tournament_create(&e->shape, e->context_length, &e->tournament, err);
     if (s != KV_OK) return s;
+    s = kv_flight_create(&e->flight);
+    if (s != KV_OK) return kv_fail(err, s, "engine", "no memory for the flight recorder");
     s = kv_engine_turns_create(e, err);
     if (s != KV_OK) return s;
     size_t n = (size_t)kv_workers_count(e->workers), live = (size_t)c->max_sequences;
@@ -249,6 +251,7 @@ void kv_engine_destroy(struct kv_engine *e)
     kv_engine_prefetch_stop(e);
     kv_engine_turns_destroy(e);
     kv_tournament_destroy(e->tournament);
+    kv_flight_destroy(e->flight);
     kv_transformer_destroy(e->transformer);
     kv_placement_ctx_destroy(e->placements);
     kv_pauses_destroy(e->pauses, e);

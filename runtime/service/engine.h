@@ -10,6 +10,7 @@
 #include "runtime/service/pauses.h"
 #include "runtime/service/batch.h"
 #include "runtime/service/credits.h"
+#include "runtime/service/flight.h"
 #include "runtime/service/prefix.h"
 #include "runtime/service/publication.h"
 #include "runtime/service/sequence.h"
@@ -134,6 +135,7 @@ struct kv_engine {
     float **shadow_output;           /* [workers][group × d_head] */
 
     struct kv_tournament *tournament;
+    struct kv_flight_recorder *flight;
 
     /* Facts out. */
     struct kv_sample *ring;          /* [KV_SAMPLE_RING], one writer and one reader */
@@ -194,6 +196,10 @@ bool kv_engine_prefetches(const struct kv_engine *e, const struct kv_sequence *s
 void kv_engine_step(struct kv_engine *e);
 
 /* sequence_gate.c: the plan hook, worker threads */
+/* Decode thread. The index of a selection of this sequence is built over these rows and no others. */
+void kv_sequence_bind(const struct kv_engine *e, const struct kv_sequence *s, struct kv_selection *sel, uint64_t candidate);
+/* Decode thread, after attention of a layer: what is no number is found before it spreads, and the step is run again over every row. */
+void kv_sequence_attended(struct kv_engine *e, struct kv_step_item *it, int32_t layer);
 void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int32_t layer, int32_t kv_head,
                       const struct kv_attention *a, struct kv_head_plan *out);
 
@@ -205,6 +211,7 @@ void kv_sequence_shadow(struct kv_engine *e, struct kv_step_item *const *items, 
 /* engine_report.c */
 void kv_report_sample(struct kv_engine *e, const struct kv_sample *s);
 void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_receipt_kind kind, enum kv_status reason, struct kv_receipt r);
+void kv_report_flight(struct kv_engine *e, const struct kv_sequence *s, struct kv_receipt *r); /* keeps what was selected lately and has the receipt name it */
 void kv_report_failure(struct kv_engine *e, struct kv_sequence *s, enum kv_status status, const char *detail);
 bool kv_report_flush(struct kv_engine *e);           /* retries refused receipts; false: some are left */
 bool kv_report_full(const struct kv_engine *e);      /* nothing may run that would make more receipts */

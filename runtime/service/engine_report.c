@@ -87,10 +87,26 @@ void kv_report_receipt(struct kv_engine *e, struct kv_sequence *s, enum kv_recei
     atomic_store(&e->hold, true);
 }
 
+void kv_report_flight(struct kv_engine *e, const struct kv_sequence *s, struct kv_receipt *r)
+{
+    if (s && e->config.sink.emit && kv_flight_keep(e->flight, s->id, kv_engine_now_us(), r->digest)) e->stats.flights_kept++;
+}
+
+int32_t kv_engine_flight(const struct kv_engine *e, uint64_t request, struct kv_flight *out, int32_t cap)
+{
+    return kv_flight_read(e->flight, request, out, cap);
+}
+
+bool kv_engine_flight_copy(struct kv_engine *e, struct kv_flight_copy *out)
+{
+    return kv_flight_take(e->flight, out);
+}
+
 void kv_report_failure(struct kv_engine *e, struct kv_sequence *s, enum kv_status status, const char *detail)
 {
     struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = s ? s->cache.n_rows : -1};
     snprintf(r.detail, sizeof r.detail, "%s", detail);
+    kv_report_flight(e, s, &r);
     kv_report_receipt(e, s, KV_RECEIPT_FAILURE, status, r);
     kv_report_sample(e, &(struct kv_sample){.kind = KV_SAMPLE_FAILURE, .request = s ? s->id : 0, .candidate = s ? s->candidate : 0,
                                             .layer = -1, .kv_head = -1, .status = status});

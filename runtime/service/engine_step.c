@@ -69,6 +69,7 @@ static void attended(void *ctx, struct kv_step_item *const *items, int32_t n_ite
     for (int32_t i = 0; i < n_items; i++) {
         size_t first = (size_t)items[i]->row * (size_t)e->shape.n_q_heads * (size_t)e->shape.d_head;
         kv_sequence_keep_queries(e, items[i], layer, queries + first);
+        kv_sequence_attended(e, items[i], layer);
     }
     kv_sequence_shadow(e, items, n_items, layer);
     kv_tournament_offer(e, items, n_items, layer);
@@ -147,7 +148,13 @@ static void report_gate(struct kv_engine *e, struct kv_step_item *it)
         e->stats.index_build_ns += atomic_exchange(&sel->build_ns, 0);
         e->stats.index_waits += atomic_exchange(&sel->waits, 0);
         e->stats.below_break_even += atomic_exchange(&sel->whole, 0);
+        e->stats.index_missed += atomic_exchange(&sel->missed, 0);
+        e->stats.index_stale += atomic_exchange(&sel->stale, 0);
+        e->stats.budget_exceeded += atomic_exchange(&sel->over_budget, 0);
     }
+    struct kv_receipt kept = {0};
+    if (reason != KV_OK) kv_report_flight(e, s, &kept);
+    e->stats.not_finite += reason == KV_NAN_ATTENTION;
     e->stats.widened += (uint64_t)atomic_load(&s->actions[KV_WIDEN_SEARCH]);
     e->stats.full_fallbacks += (uint64_t)atomic_load(&s->actions[KV_FULL_EXACT_FETCH]);
     for (int a = KV_WIDEN_SEARCH; a < KV_FALLBACK_ACTIONS; a++) {
@@ -156,6 +163,7 @@ static void report_gate(struct kv_engine *e, struct kv_step_item *it)
         struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = it->position, .rows = (uint64_t)n,
                                .rows_total = (uint64_t)it->position + 1};
         strncpy(r.detail, kv_fallback_action_name((enum kv_fallback_action)a), sizeof r.detail - 1);
+        memcpy(r.digest, kept.digest, sizeof r.digest);
         kv_report_receipt(e, s, KV_RECEIPT_FALLBACK, reason, r);
     }
     int32_t illegal = atomic_load(&s->illegal);

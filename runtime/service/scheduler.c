@@ -142,7 +142,10 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
     }
     s->placement = serve ? e->now.placement : e->resident;
     s->cache.faults = kv_faults_match(e->config.faults, s->tenant, s->session, s->candidate);
-    if (s->selection) s->selection->faults = &s->cache.faults;
+    if (s->selection) {
+        s->selection->faults = &s->cache.faults;
+        kv_sequence_bind(e, s, s->selection, s->candidate);
+    }
     if (s->cache.faults.mask && !serve) stage_for_faults(e, s);
     if (serve) {
         s->counted = true;

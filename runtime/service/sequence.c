@@ -113,6 +113,7 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     size_t heads = (size_t)s->n_kv_heads, units = (size_t)s->n_layers * heads, group = (size_t)s->group;
     s->selector = calloc(units, sizeof *s->selector);
     s->built = calloc(units, sizeof *s->built);
+    s->index = calloc(units, sizeof *s->index);
     s->support = calloc(heads * group * (size_t)s->max_blocks, sizeof *s->support);
     s->estimate = calloc(heads * group * (size_t)s->d_head, sizeof *s->estimate);
     s->mass = calloc(heads * group, sizeof *s->mass);
@@ -120,7 +121,7 @@ enum kv_status kv_selection_create(const struct kv_selector_method *m, const str
     s->dense_until = calloc(units, sizeof *s->dense_until);
     s->n_prefill_q = n_prompt < KEPT_QUERIES ? n_prompt : KEPT_QUERIES;
     if (n_prompt && m->from_queries) s->prefill_q = calloc(units * (size_t)s->n_prefill_q * group * (size_t)s->d_head, sizeof *s->prefill_q);
-    if (!s->selector || !s->built || !s->support || !s->estimate || !s->mass || !s->ledger || !s->dense_until || (n_prompt && m->from_queries && !s->prefill_q)) goto fail;
+    if (!s->selector || !s->built || !s->index || !s->support || !s->estimate || !s->mass || !s->ledger || !s->dense_until || (n_prompt && m->from_queries && !s->prefill_q)) goto fail;
     for (int32_t l = m->dense_layers; all && l < s->n_layers; l++)
         for (int32_t h = 0; h < s->n_kv_heads && !kv_selector_dense(m, l); h++) {
             struct kv_selector *made;
@@ -140,6 +141,7 @@ void kv_selection_destroy(struct kv_selection *s)
         if (s->selector[i]) s->method->destroy(s->selector[i]);
     free(s->selector);
     free(s->built);
+    free(s->index);
     free(s->support);
     free(s->estimate);
     free(s->mass);
@@ -184,6 +186,7 @@ static enum kv_status build(struct kv_selection *s, size_t unit, const struct kv
         status = s->method->build(s->selector[unit], rows, q, n_q);
     }
     s->built[unit] = status == KV_OK && done;
+    s->index[unit] = (struct kv_index_snapshot){.source = s->source, .selector = s->generation, .index = {s->index[unit].index.n + 1}};
     atomic_fetch_add_explicit(&s->build_ns, (uint64_t)(kv_now_ns() - began), memory_order_relaxed);
     return status;
 }
@@ -202,7 +205,19 @@ static enum kv_status catch_up(struct kv_selection *s, size_t unit, const struct
         covered = n_visible - 1;
     }
     rows.n_rows = n_visible;
-    return status == KV_OK ? s->method->append(sel, &rows, covered) : status;
+    if (status == KV_OK) status = s->method->append(sel, &rows, covered);
+    s->index[unit].index.n++;
+    s->index[unit].covered = s->method->covered(sel);
+    return status;
+}
+
+/* Whether the index may answer for these rows: never one of another source or under other parameters, or of fewer rows. */
+static enum kv_status validate(const struct kv_selection *s, size_t unit, int32_t n_visible)
+{
+    struct kv_index_snapshot seen = s->index[unit];
+    if (kv_fault_strikes(s->faults, KV_FAULT_swapped_index)) memset(&seen.source, 0xff, sizeof seen.source);
+    if (kv_fault_strikes(s->faults, KV_FAULT_aged_index)) seen.selector.n--;
+    return kv_index_validate(&s->source, n_visible, &seen, s->generation, NULL);
 }
 
 /* All rows as the answer of one head. */
@@ -234,6 +249,7 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
         take_all(s, &rows, a->n_blocks, s->support + (size_t)kv_head * group * (size_t)s->max_blocks, &s->ledger[kv_head]);
         return KV_OK;
     }
+    if ((status = validate(s, unit, n_visible)) != KV_OK) return status;
     if (kv_fault_strikes(s->faults, KV_FAULT_index_before_row)) rows.n_rows--; /* the query must refuse an index that is ahead of them */
     int64_t began = kv_now_ns();
     struct kv_ledger *ledger = &s->ledger[kv_head];

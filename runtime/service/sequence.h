@@ -11,7 +11,7 @@
 #define KV_SEQUENCE_H
 
 #include "runtime/execution/placement.h"
-#include "runtime/identity/identity.h"
+#include "runtime/identity/receipt.h"
 #include "runtime/model/constraint.h"
 #include "runtime/model/sampler.h"
 #include "runtime/selection/selector.h"
@@ -29,6 +29,9 @@ struct kv_selection {
     int32_t n_layers, n_kv_heads, group, d_head, max_blocks, max_rows;
     struct kv_selector **selector; /* [n_layers][n_kv_heads]; NULL where dense, or not yet made (shadow) */
     bool *built;                   /* [n_layers][n_kv_heads] */
+    struct kv_index_snapshot *index; /* [n_layers][n_kv_heads] whose rows, under which parameters, and how far it goes */
+    struct kv_source_digest source;  /* of the rows that are asked about; the frontier is compared by itself */
+    struct kv_selector_generation generation; /* the candidate, whose parameters the proxies are made by */
     int32_t pending;               /* in shadow: the unit whose index every step builds a part of, or -1 */
     double build_share;            /* products a step spends on an unfinished index, per product of its dense attention; 0: all of them */
     double byte_cost;              /* what a byte that selecting reads counts beside one of all rows in order; the method's */
@@ -38,6 +41,7 @@ struct kv_selection {
     struct kv_ledger *ledger;      /* [n_kv_heads] of the last query */
     int32_t *dense_until;          /* [n_layers][n_kv_heads] rows below which selecting reads no less than all rows; asked again from there on */
     _Atomic uint64_t ahead_bytes, queries, query_ns, ranked_bytes, rows, visible, build_ns, waits, whole; /* since the decode thread last took them; waits: heads that read all rows because their index was being built; whole: because that costs no more than selecting */
+    _Atomic uint32_t missed, stale, over_budget; /* heads whose selection was not used, and why; likewise */
     bool rehearses;                /* ranked by foretold queries */
     bool estimates;                /* the method's estimator replaces plain attention */
     float *prefill_q;              /* [n_layers][n_kv_heads][n_prefill_q][group][d_head] of the last prompt tokens; NULL where the method makes nothing of them */
@@ -140,7 +144,8 @@ void kv_selection_destroy(struct kv_selection *s);
 enum kv_status kv_selection_instance(struct kv_selection *s, int32_t layer, int32_t kv_head, struct kv_selector **out);
 /* Worker thread. Brings the index of one head up to the rows of `a` (position + 1 visible) and queries it. *omitted: rows left out,
  * summed over the group. Where ranking and selected rows, times byte_cost, are no fewer bytes than all rows, all rows are the answer: the method is below its
- * break-even depth there, and is asked again when an eighth more rows have come. So they are while the index is being built. */
+ * break-even depth there, and is asked again when an eighth more rows have come. So they are while the index is being built. An index of other rows or
+ * parameters than the selection's, or that does not go as far as they do, is refused: IDENTITY_MISMATCH, STALE_SELECTOR_GENERATION, STALE_INDEX. */
 enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t kv_head, const struct kv_attention *a,
                                   int32_t n_visible, int32_t widen, double *estimated_mass, int64_t *omitted);
 /* Decode thread. Keeps those of the queries [n_kv_heads][n][group][d_head] at `position` that are among the last of the prompt. */

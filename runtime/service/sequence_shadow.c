@@ -109,6 +109,7 @@ static bool open_shadow(struct kv_engine *e, struct kv_sequence *s)
     s->shadow->byte_cost = e->now.candidate.byte_cost;
     s->shadow->build_rows = s->n_prompt;
     s->shadow_candidate = e->now.candidate.id;
+    kv_sequence_bind(e, s, s->shadow, s->shadow_candidate);
     return true;
 }
 

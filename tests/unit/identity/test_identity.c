@@ -154,7 +154,7 @@ START_TEST(worked_trace)
                 for (int c = 0; c < D; c++) k[l][h][p][c] = 100000.0f * l + 10000.0f * h + 10.0f * p + c, v[l][h][p][c] = k[l][h][p][c] + 500000.0f;
     ck_assert_int_eq(L * H * T * D * (2 + 2), 512);
 
-    struct kv_operation op = {.n_q_heads = 4, .n_kv_heads = 2, .layer = 1, .q_head = 2, .kv_head = 1, .decode_position = 8, .score_scale = 0.5,
+    struct kv_decode_operation op = {.n_q_heads = 4, .n_kv_heads = 2, .layer = 1, .q_head = 2, .kv_head = 1, .decode_position = 8, .score_scale = 0.5,
                               .fallback = "exact_promote", .clock_origin = "monotonic:boot", .deadline_us = 1};
     op.source.cache.n = 23, op.source.publication.n = 11, op.source.committed_frontier = 8;
     strcpy(op.source.tenant, "alpha");
@@ -172,7 +172,7 @@ START_TEST(worked_trace)
     struct kv_gather_destination to = {{85}, {31}};
     struct kv_error err;
     ck_assert_int_eq(kv_operation_validate(&op, &err), KV_OK);
-    ck_assert_int_eq(kv_index_validate(&op, &index, (struct kv_selector_generation){4}, &err), KV_OK);
+    ck_assert_int_eq(kv_index_validate(&op.source_digest, op.source.committed_frontier, &index, (struct kv_selector_generation){4}, &err), KV_OK);
     ck_assert_int_eq(kv_lookup_validate(&op, &index, &lookup, &err), KV_OK);
     ck_assert_int_eq(kv_directory_facts_validate(&op, &d, &err), KV_OK);
     ck_assert_int_eq(kv_gather_validate(&op, &lookup, &d, &to, &gather, &err), KV_OK);
@@ -184,9 +184,9 @@ START_TEST(worked_trace)
     to.allocation.n = 86; /* reused before the callback */
     ck_assert_int_eq(kv_gather_validate(&op, &lookup, &d, &to, &gather, &err), KV_RECYCLED_DESTINATION);
     index.covered = lookup.committed_frontier = 7; /* an index that lags is legal only with a declared rest */
-    ck_assert_int_eq(kv_index_validate(&op, &index, (struct kv_selector_generation){4}, &err), KV_STALE_INDEX);
+    ck_assert_int_eq(kv_index_validate(&op.source_digest, op.source.committed_frontier, &index, (struct kv_selector_generation){4}, &err), KV_STALE_INDEX);
     index.exact_rest = true;
-    ck_assert_int_eq(kv_index_validate(&op, &index, (struct kv_selector_generation){4}, &err), KV_OK);
+    ck_assert_int_eq(kv_index_validate(&op.source_digest, op.source.committed_frontier, &index, (struct kv_selector_generation){4}, &err), KV_OK);
     ck_assert_int_eq(kv_lookup_validate(&op, &index, &lookup, &err), KV_CANDIDATE_OUT_OF_RANGE);
 }
 END_TEST
