@@ -87,6 +87,8 @@ START_TEST(each_field_counts)
     every_field(&kv_chunk_type, &c, sizeof c);
     every_field(&kv_replica_type, &r, sizeof r);
     every_field(&kv_source_type, &s, sizeof s);
+    ck_assert_int_eq(kv_chunk_type.n_fields, 15);
+    ck_assert_int_eq(kv_replica_type.n_fields, 8);
     ck_assert_int_eq(kv_source_type.n_fields, 14);
 }
 END_TEST
