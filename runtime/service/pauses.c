@@ -95,6 +95,7 @@ bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_ac
     if (!p || !p->tokens) return free(p), false;
     kv_engine_turn_ends(e, s, KV_FINISH_PAUSED);
     if (s->candidate) kv_scheduler_to_baseline(e, s); /* only exact rows are kept */
+    kv_engine_give_credits(e, s); /* of a baseline that moves its rows */
     if (s->recomputing) atomic_fetch_sub(&e->recomputing, 1);
     s->recomputing = false;
     kv_report_publication(e, s);

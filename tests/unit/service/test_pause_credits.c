@@ -1,5 +1,6 @@
 /* test_pause_credits.c — rows that come back from a swap hold credits, once, and are seen to wait for them; what saves hold is given back by pauses too. */
 #include "runtime/residency/disk.h"
+#include "runtime/residency/faults.h"
 #include "runtime/service/pauses_internal.h"
 #include "tests/unit/service/pause_runs.h"
 
@@ -213,6 +214,32 @@ START_TEST(a_continuation_does_not_wait_for_credits_it_holds)
 }
 END_TEST
 
+/* The baseline moves its rows too where a fault of transfers is armed: who pauses then moves none any more. */
+START_TEST(who_is_paused_holds_no_credits_of_its_steps)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_engine_config c;
+    struct kv_pause_view v;
+    struct kv_credit_view now;
+    struct kv_faults *faults;
+    struct kv_error err = {0};
+    ck_assert_int_eq(kv_faults_create(&faults), KV_OK);
+    ck_assert_int_eq(kv_faults_arm(faults, KV_FAULT_completion_after_cancel, 1, &(struct kv_fault_scope){.tenant = "acme"}, &err), KV_OK);
+    kv_engine_config_default(&c);
+    c.faults = faults;
+    struct kv_engine *e = make_engine(&c);
+    pause_prepare(r, 0);
+    pause_after(e, r, 5, KV_PAUSE_PRESERVE, &v);
+    kv_credits_view(e->credits, &now, NULL, 0, NULL, 0);
+    ck_assert_uint_eq(now.reserved, 1);
+    ck_assert_int_eq(now.n_holders, 0);
+    kv_stream_close(r->stream);
+    kv_engine_destroy(e);
+    kv_faults_destroy(faults);
+    free(r);
+}
+END_TEST
+
 Suite *suite_pause_credits(void)
 {
     Suite *s = suite_create("pause_credits");
@@ -220,6 +247,7 @@ Suite *suite_pause_credits(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, rows_that_come_back_hold_credits_once, 0, 8);
     tcase_add_loop_test(t, a_continuation_does_not_wait_for_credits_it_holds, 0, 2);
+    tcase_add_test(t, who_is_paused_holds_no_credits_of_its_steps);
     tcase_add_test(t, turns_are_kept_after_a_swap_to_disk);
     suite_add_tcase(s, t);
     return s;
