@@ -117,10 +117,10 @@ void kv_api_on_row(void *arg, const struct kv_receipt_row *row)
     if (row->r.reason != KV_OK && (int)row->r.kind == KV_RECEIPT_FAILURE) kv_events_post(app->events, "failure", kv_api_failure_json(row));
 }
 
-/* A write's row is on disk before its answer, unless receipts cannot be written: then it waits in their queue. A rollback is done by now and waits for nobody long. */
+/* A write's row is on disk before its answer, unless receipts cannot be written: then it waits in their queue. What stops is done by now and waits for nobody long. */
 void kv_api_audit(void *arg, const struct kv_http_request *r)
 {
-    enum { WAIT_MS = 5000, ROLLBACK_WAIT_MS = 500 };
+    enum { WAIT_MS = 5000, STOP_WAIT_MS = 500 };
     struct kv_app *app = arg;
     const char *verb = strrchr(r->path, '/');
     if (!strcmp(r->method, "GET") || !strcmp(r->method, "HEAD") || strncmp(r->path, "/api/", 5) || !app->ready) return;
@@ -130,11 +130,12 @@ void kv_api_audit(void *arg, const struct kv_http_request *r)
         snprintf(from, sizeof from, " from %s", address);
         if (!kv_refusals_own_row(app->refusals, address, r->status, kv_monotonic_us())) return;
     }
+    bool stops = !strcmp(verb, "/rollback") || !strcmp(verb, "/abort") || !strcmp(verb, "/freeze");
     struct kv_receipt audit;
     kv_receipt_init(&audit, KV_ROW_AUDIT, kv_realtime_us());
     snprintf(audit.tenant, sizeof audit.tenant, "%s", r->who.name);
     snprintf(audit.detail, sizeof audit.detail, "%.8s %.*s: %d%s", r->method, 80 - (int)strlen(from), r->path, r->status, from);
-    if (!kv_store_post_settled(app->store, &audit, strcmp(verb, "/rollback") ? WAIT_MS : ROLLBACK_WAIT_MS))
+    if (!kv_store_post_settled(app->store, &audit, stops ? STOP_WAIT_MS : WAIT_MS))
         kv_events_log(KV_LOG_WARN, "%s %s was answered before its audit receipt was on disk", r->method, r->path);
 }
 

@@ -60,13 +60,12 @@ void kv_control_end(struct kv_control *c)
 /* ---------------------------------------------------------------- the tick */
 
 /* No lock held. What is recorded may wait for a disk, so it is told before. */
-static void fall_back(struct kv_control *c, enum kv_status reason, const char *detail, const char *actor)
+static void fall_back(struct kv_control *c, uint64_t live, enum kv_status reason, const char *detail, const char *actor)
 {
     pthread_mutex_lock(&c->state);
-    uint64_t live = c->live ? c->live->r.id : 0;
+    bool still = c->live && c->live->r.id == live;
     pthread_mutex_unlock(&c->state);
-    kv_control_fall_back(c, reason, detail, actor, NULL);
-    if (!live || !c->config.on_event) return;
+    if (!still || !kv_control_fall_back(c, live, reason, detail, actor, NULL) || !c->config.on_event) return;
     char line[200];
     snprintf(line, sizeof line, "back on the exact baseline by %.40s: %.120s", actor, detail);
     c->config.on_event(c->config.event_ctx, KV_EVENT_LOG, live, line);
@@ -77,9 +76,9 @@ static void fall_back(struct kv_control *c, enum kv_status reason, const char *d
 static void notice_latch(struct kv_control *c)
 {
     pthread_mutex_lock(&c->state);
-    bool live = c->live && c->port.word(c->port.ctx).latched; /* in this order: a new rollout comes after the latch is gone */
+    uint64_t live = c->live && c->port.word(c->port.ctx).latched ? c->live->r.id : 0; /* in this order: a new rollout comes after the latch is gone */
     pthread_mutex_unlock(&c->state);
-    if (live) fall_back(c, KV_OPERATOR_ROLLBACK, "the release word was latched", "signal");
+    if (live) fall_back(c, live, KV_OPERATOR_ROLLBACK, "the release word was latched", "signal");
 }
 
 /* After the rollback is written down and every sequence is back on the baseline, a new candidate may start. */
@@ -157,6 +156,7 @@ static void judge(struct kv_control *c)
     pthread_mutex_lock(&c->state);
     struct entry *e = c->gates ? c->live : NULL;
     enum kv_stage stage = e ? e->r.stage : KV_STAGE_OFF;
+    uint64_t judged = e ? e->r.id : 0;
     pthread_mutex_unlock(&c->state);
     if (e) n = kv_gates_evaluate(c->gates, stage, g);
     pthread_mutex_lock(&c->state);
@@ -173,7 +173,7 @@ static void judge(struct kv_control *c)
     char detail[160], actor[64];
     snprintf(detail, sizeof detail, "gate %s: %s", g[which].metric, g[which].detail);
     snprintf(actor, sizeof actor, "gate:%s", g[which].metric);
-    fall_back(c, !strcmp(g[which].metric, "exact_mismatches") ? KV_EXACT_MISMATCH : KV_GATE_FAILED, detail, actor);
+    fall_back(c, judged, !strcmp(g[which].metric, "exact_mismatches") ? KV_EXACT_MISMATCH : KV_GATE_FAILED, detail, actor);
 }
 
 static void watch_store(struct kv_control *c)
@@ -183,9 +183,9 @@ static void watch_store(struct kv_control *c)
     if (!h.failing_since_us) return;
     int64_t failing_us = system_clock_us(CLOCK_MONOTONIC) - h.failing_since_us;
     pthread_mutex_lock(&c->state);
-    bool served = c->live && c->live->r.stage != KV_STAGE_OFF;
+    uint64_t served = c->live && c->live->r.stage != KV_STAGE_OFF ? c->live->r.id : 0;
     pthread_mutex_unlock(&c->state);
-    if (served && failing_us > (int64_t)c->config.store_patience_ms * 1000) fall_back(c, KV_STORE_UNAVAILABLE, "receipts could not be written for too long", "store");
+    if (served && failing_us > (int64_t)c->config.store_patience_ms * 1000) fall_back(c, served, KV_STORE_UNAVAILABLE, "receipts could not be written for too long", "store");
 }
 
 static void watch(struct kv_control *c)
@@ -202,6 +202,7 @@ static void watch(struct kv_control *c)
 static void record(struct kv_control *c)
 {
     kv_control_begin(c);
+    kv_control_record_freeze(c);
     kv_control_write_samples(c);
     record_gates(c);
     kv_control_record_pending(c);
@@ -301,6 +302,7 @@ void kv_control_destroy(struct kv_control *c)
         pthread_mutex_unlock(&c->state);
         for (int i = 0; i < c->running; i++) pthread_join(c->thread[i], NULL);
         kv_control_begin(c);
+        kv_control_record_freeze(c);
         record_gates(c);
         kv_control_record_pending(c);
         pthread_mutex_unlock(&c->work);

@@ -1,8 +1,8 @@
 /* control.h — the control thread: engine, release machine, gates, policies and store tied together.
  *
  * Two threads tick every tick_ms: one drains measurements, evaluates gates and falls back, and waits for no disk before it has fenced; the other
- * records, asks the release policy, commits and moves forward. Operators' verbs run in the caller's thread under the second one's mutex. Rollback and
- * abort are apart: they latch the engine first, write the intent, and only then take a lock. Readers copy snapshots; nobody else sees the state. Everything here may be called from any thread but the decode thread. */
+ * records, asks the release policy, commits and moves forward. Operators' verbs run in the caller's thread under the second one's mutex. Rollback,
+ * abort and freeze are apart: they take effect before anything is written, and wait for no mutex that is held across a disk. Readers copy snapshots; nobody else sees the state. Everything here may be called from any thread but the decode thread. */
 #ifndef KV_CONTROL_H
 #define KV_CONTROL_H
 
@@ -141,6 +141,8 @@ struct kv_rollback_answer {
 };
 /* rollout 0: whatever is live (signals). CONFLICT when another rollout is live than the one named: nothing is done then. */
 enum kv_status kv_control_rollback(struct kv_control *c, uint64_t rollout, const char *reason, const char *actor, struct kv_rollback_answer *out, struct kv_error *err);
+/* Freezing holds when it returns, whatever hangs: STORE_UNAVAILABLE says that it is not on disk yet. A move that is in the middle of its commit then still
+ * arrives. Thawing waits for its receipt. */
 enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *reason, const char *actor, struct kv_error *err);
 
 /* --- policies */

@@ -2,7 +2,7 @@
  *
  * Two threads: one watches (measures, judges, falls back) and never waits for a disk before it has fenced; one records and moves forward.
  * Locks, in this order: work (recording or a verb; held across store commits), evidence (gates and metrics), state (short). Neither of the last two is
- * held across I/O. A rollback takes state alone, after it has fenced. */
+ * held across I/O. A rollback and a freeze take state alone. */
 #ifndef KV_CONTROL_INTERNAL_H
 #define KV_CONTROL_INTERNAL_H
 
@@ -75,6 +75,8 @@ struct kv_control {
     uint64_t samples;              /* of the candidate in this step */
     uint64_t epoch, next_rollout;
     bool frozen, drilling;
+    struct kv_receipt freeze;      /* of the newest one */
+    uint64_t freezes, freezes_recorded;
     bool drilled[KV_DRILLS];       /* passed by the live rollout's manifest */
     struct unrecorded unrecorded[4];
     int32_t n_unrecorded;
@@ -112,14 +114,16 @@ static inline void kv_control_at(const struct kv_control *c, enum kv_control_ste
 
 struct entry *kv_control_entry(struct kv_control *c, uint64_t rollout);           /* state */
 void kv_control_facts(struct kv_control *c, const struct entry *e, struct kv_release_facts *f); /* state */
-/* work. Commits the next step, then installs it. */
-enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_t step, double fraction, const char *detail, const char *actor, struct kv_error *err);
-/* No lock held, or work. Fences, writes the intent, moves the live rollout to EXACT_BASELINE; the tick records it. */
-void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const char *detail, const char *actor, struct kv_rollback_answer *out);
+/* work. Commits the next step, then installs it. glass: also where releases were frozen meanwhile. */
+enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_t step, double fraction, bool glass, const char *detail, const char *actor, struct kv_error *err);
+/* No lock held, or work. Fences, writes the intent, moves the live rollout to EXACT_BASELINE; the tick records it. rollout: the one that is meant, at whatever
+ * stage it is by now; false, and nothing is done, when another one is live. 0: whatever is live. */
+bool kv_control_fall_back(struct kv_control *c, uint64_t rollout, enum kv_status reason, const char *detail, const char *actor, struct kv_rollback_answer *out);
 /* work. Installs what the live rollout's stage asks for under a new epoch. */
 enum kv_status kv_control_install(struct kv_control *c, uint64_t epoch, struct kv_error *err);
 void kv_control_begin_step(struct kv_control *c); /* work: forget evidence, start the clock */
 void kv_control_record_pending(struct kv_control *c);   /* work */
+void kv_control_record_freeze(struct kv_control *c);    /* work */
 enum kv_status kv_control_resume(struct kv_control *c, const struct kv_intent_record *intent, struct kv_error *err); /* at creation */
 
 enum kv_status kv_control_load_policies(struct kv_control *c, struct kv_error *err);

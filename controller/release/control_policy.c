@@ -188,7 +188,7 @@ static void act(struct kv_control *c, const struct kv_rollout *r, const struct k
     struct kv_error err;
     snprintf(actor, sizeof actor, "policy:%.50s", kv_policy_name(c->script[KV_POLICY_RELEASE]));
     if (a->action == KV_RELEASE_ROLLBACK) {
-        kv_control_fall_back(c, KV_POLICY_ROLLBACK, a->reason[0] ? a->reason : "the release policy rolled back", actor, NULL);
+        kv_control_fall_back(c, r->id, KV_POLICY_ROLLBACK, a->reason[0] ? a->reason : "the release policy rolled back", actor, NULL);
         kv_control_record_pending(c);
         return;
     }
@@ -196,7 +196,7 @@ static void act(struct kv_control *c, const struct kv_rollout *r, const struct k
     int32_t step;
     double fraction;
     if (a->action != KV_RELEASE_ADVANCE || !kv_release_next(r, &to, &step, &fraction)) return;
-    enum kv_status st = kv_control_advance(c, to, step, fraction, a->reason[0] ? a->reason : "every gate passed", actor, &err);
+    enum kv_status st = kv_control_advance(c, to, step, fraction, false, a->reason[0] ? a->reason : "every gate passed", actor, &err);
     if (st != KV_OK) kv_control_note(c, KV_EVENT_LOG, r->id, "advance refused: %s", err.message);
 }
 

@@ -28,18 +28,25 @@ void kv_control_facts(struct kv_control *c, const struct entry *e, struct kv_rel
     f->n_gates = e->n_gates;
 }
 
-void kv_control_begin_step(struct kv_control *c)
+/* work, evidence and state. */
+static void begin_step(struct kv_control *c)
 {
     struct kv_engine_stats stats;
     c->port.stats(c->port.ctx, &stats);
     memset(c->recorded, 0, sizeof c->recorded);
     c->last_decision[0] = 0;
-    pthread_mutex_lock(&c->evidence);
-    if (c->gates) kv_gates_reset(c->gates, &stats);
-    pthread_mutex_lock(&c->state);
     c->step_started_us = kv_control_monotonic(c);
     c->samples = 0;
-    if (c->live && c->gates) c->live->n_gates = kv_gates_evaluate(c->gates, c->live->r.stage, c->live->gates);
+    if (!c->gates) return;
+    kv_gates_reset(c->gates, &stats);
+    if (c->live) c->live->n_gates = kv_gates_evaluate(c->gates, c->live->r.stage, c->live->gates);
+}
+
+void kv_control_begin_step(struct kv_control *c)
+{
+    pthread_mutex_lock(&c->evidence);
+    pthread_mutex_lock(&c->state);
+    begin_step(c);
     pthread_mutex_unlock(&c->state);
     pthread_mutex_unlock(&c->evidence);
 }
@@ -79,7 +86,7 @@ static void superseded(struct kv_control *c, const struct kv_rollout *r, const s
 }
 
 /* Commit, then act. Between the two a rollback may come: the engine's compare-and-set refuses, and memory is left as the rollback made it. */
-enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_t step, double fraction, const char *detail, const char *actor, struct kv_error *err)
+enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_t step, double fraction, bool glass, const char *detail, const char *actor, struct kv_error *err)
 {
     struct kv_transition t = {.to = to, .fraction = fraction, .reason = KV_OK, .at_us = kv_control_realtime(c)};
     snprintf(t.detail, sizeof t.detail, "%s", detail);
@@ -91,6 +98,7 @@ enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_
     pthread_mutex_lock(&c->state);
     struct entry *e = c->live;
     enum kv_status st = e ? KV_OK : kv_fail(err, KV_SUPERSEDED, "release", "a rollback came first");
+    if (st == KV_OK && c->frozen && !glass) st = kv_fail(err, KV_FROZEN, "release", "releases were frozen first");
     if (st == KV_OK) {
         *after = e->r;
         t.epoch = ++c->epoch;
@@ -107,22 +115,25 @@ enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_
     struct kv_candidate candidate = {after->id, after->manifest.pipeline, after->manifest.params, after->manifest.byte_cost};
     st = c->port.install(c->port.ctx, &candidate, to == KV_STAGE_SHADOW, expected, t.epoch, err);
     kv_control_at(c, KV_AT_ADVANCE_INSTALLED);
+    /* Stage and evidence change together: what the stage before has left, counters too, must not be judged under the new one. */
+    pthread_mutex_lock(&c->evidence);
     pthread_mutex_lock(&c->state);
     if (st == KV_OK && c->live == e) {
         e->r = *after;
         c->installed.candidate = after->id;
         c->installed.epoch = t.epoch;
+        begin_step(c);
     } else if (st == KV_OK) {
         st = kv_fail(err, KV_SUPERSEDED, "release", "a rollback came first");
     }
     pthread_mutex_unlock(&c->state);
+    pthread_mutex_unlock(&c->evidence);
     if (st == KV_OK) {
-        kv_control_begin_step(c);
         kv_control_note(c, KV_EVENT_ROLLOUT, after->id, "%s to %s by %s", kv_stage_name(t.from), kv_stage_name(t.to), actor);
     } else {
         superseded(c, after, &t);
         /* Refused by the engine for a reason of its own (not a latch): the candidate cannot run there. */
-        if (st != KV_SUPERSEDED) kv_control_fall_back(c, st, err ? err->message : "the engine refused the candidate", "engine", NULL);
+        if (st != KV_SUPERSEDED) kv_control_fall_back(c, after->id, st, err ? err->message : "the engine refused the candidate", "engine", NULL);
     }
     free(after);
     return st;
@@ -153,13 +164,24 @@ static void acknowledge(struct kv_control *c, const struct kv_rollback *fenced, 
     out->epoch = fenced->epoch;
 }
 
-void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const char *detail, const char *actor, struct kv_rollback_answer *out)
+/* Unless another rollout than the one meant is live: it may have followed the one that was judged a moment ago. The state is held from that look to the
+ * latch, which takes microseconds and no disk. */
+static bool fence(struct kv_control *c, uint64_t rollout, struct kv_rollback *fenced)
+{
+    pthread_mutex_lock(&c->state);
+    bool meant = !rollout || !c->live || c->live->r.id == rollout;
+    if (meant) c->port.rollback(c->port.ctx, fenced);
+    pthread_mutex_unlock(&c->state);
+    return meant;
+}
+
+bool kv_control_fall_back(struct kv_control *c, uint64_t rollout, enum kv_status reason, const char *detail, const char *actor, struct kv_rollback_answer *out)
 {
     int64_t began = kv_control_monotonic(c);
     struct kv_rollback fenced;
     memset(&fenced, 0, sizeof fenced);
     kv_control_at(c, KV_AT_ROLLBACK_BEGIN);
-    c->port.rollback(c->port.ctx, &fenced);
+    if (!fence(c, rollout, &fenced)) return false;
     kv_control_at(c, KV_AT_ROLLBACK_FENCED);
     struct kv_intent_record i = {.epoch = fenced.epoch, .at_us = kv_control_realtime(c), .reason = reason};
     snprintf(i.actor, sizeof i.actor, "%s", actor);
@@ -188,6 +210,7 @@ void kv_control_fall_back(struct kv_control *c, enum kv_status reason, const cha
     kv_control_at(c, KV_AT_ROLLBACK_MOVED);
     struct kv_rollback_answer answer;
     acknowledge(c, &fenced, began, durable, out ? out : &answer);
+    return true;
 }
 
 void kv_control_record_pending(struct kv_control *c)
@@ -212,22 +235,26 @@ void kv_control_record_pending(struct kv_control *c)
     free(r);
 }
 
-enum kv_status kv_control_rollback(struct kv_control *c, uint64_t rollout, const char *reason, const char *actor, struct kv_rollback_answer *out, struct kv_error *err)
+static enum kv_status another_is_live(struct kv_control *c, struct kv_error *err)
 {
     char other[24];
+    pthread_mutex_lock(&c->state);
+    kv_rollout_id_format(c->live ? c->live->r.id : 0, other);
+    pthread_mutex_unlock(&c->state);
+    kv_fail(err, KV_CONFLICT, "rollout", "this rollout has ended; %s is live", other);
+    kv_hint(err, "roll back %s to return all traffic to the exact baseline", other);
+    return KV_CONFLICT;
+}
+
+enum kv_status kv_control_rollback(struct kv_control *c, uint64_t rollout, const char *reason, const char *actor, struct kv_rollback_answer *out, struct kv_error *err)
+{
     pthread_mutex_lock(&c->state);
     uint64_t live = c->live ? c->live->r.id : 0;
     bool known = !rollout || kv_control_entry(c, rollout) != NULL;
     pthread_mutex_unlock(&c->state);
     memset(out, 0, sizeof *out);
-    kv_rollout_id_format(live, other);
     if (!known) return kv_fail(err, KV_NOT_FOUND, "rollout", "there is no such rollout");
-    if (rollout && live && live != rollout) {
-        kv_fail(err, KV_CONFLICT, "rollout", "this rollout has ended; %s is live", other);
-        kv_hint(err, "roll back %s to return all traffic to the exact baseline", other);
-        return KV_CONFLICT;
-    }
-    kv_control_fall_back(c, KV_OPERATOR_ROLLBACK, reason && *reason ? reason : "rolled back", actor, out);
+    if (!kv_control_fall_back(c, rollout, KV_OPERATOR_ROLLBACK, reason && *reason ? reason : "rolled back", actor, out)) return another_is_live(c, err);
     if (c->config.on_event && live) c->config.on_event(c->config.event_ctx, KV_EVENT_ROLLOUT, live, "rolled back");
     if (out->durable) return KV_OK;
     kv_fail(err, KV_STORE_UNAVAILABLE, "rollback.intent", "traffic is on the exact baseline, and the record that would keep it there after a crash could not be written");

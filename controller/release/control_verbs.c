@@ -252,7 +252,7 @@ static enum kv_status move_verb(struct kv_control *c, uint64_t rollout, enum kv_
         return st;
     }
     snprintf(detail, sizeof detail, "%s%s%.120s", v == KV_VERB_ramp ? "ramp set by hand" : v == KV_VERB_breakglass ? "break-glass" : off ? "started" : "every gate passed", reason && *reason ? ": " : "", reason ? reason : "");
-    return kv_control_advance(c, to, step, fraction, detail, actor, err);
+    return kv_control_advance(c, to, step, fraction, v == KV_VERB_breakglass, detail, actor, err);
 }
 
 static enum kv_status retry(struct kv_control *c, uint64_t rollout, const char *actor, uint64_t *created, struct kv_error *err)
@@ -272,29 +272,12 @@ static enum kv_status retry(struct kv_control *c, uint64_t rollout, const char *
     return st;
 }
 
-/* work. Freezing holds in this process even when it cannot be written down; thawing needs its receipt. */
-static enum kv_status set_frozen(struct kv_control *c, bool frozen, const char *reason, const char *actor, struct kv_error *err)
+static void moved_by_hand(struct kv_control *c, uint64_t rollout)
 {
-    struct kv_receipt r;
-    kv_receipt_init(&r, KV_ROW_AUDIT, kv_control_realtime(c));
-    snprintf(r.detail, sizeof r.detail, "releases %s by %.30s%s%.35s", frozen ? "frozen" : "unfrozen", actor, reason && *reason ? ": " : "", reason ? reason : "");
-    enum kv_status st = kv_store_put_setting(c->store, "frozen", frozen, &r, err);
-    if (st != KV_OK && !frozen) return st;
     pthread_mutex_lock(&c->state);
-    c->frozen = frozen;
-    uint64_t live = c->live ? c->live->r.id : 0;
+    struct entry *e = kv_control_entry(c, rollout);
+    if (e) e->by_hand = e->r.version;
     pthread_mutex_unlock(&c->state);
-    kv_control_note(c, KV_EVENT_LOG, 0, "%s", r.detail);
-    if (live) kv_control_note(c, KV_EVENT_ROLLOUT, live, "%s", r.detail);
-    return st;
-}
-
-enum kv_status kv_control_freeze(struct kv_control *c, bool frozen, const char *reason, const char *actor, struct kv_error *err)
-{
-    kv_control_begin(c);
-    enum kv_status st = set_frozen(c, frozen, reason, actor, err);
-    kv_control_end(c);
-    return st;
 }
 
 /* A rollback with a condition: it takes effect, like one, without waiting for what is being recorded. */
@@ -305,10 +288,20 @@ static enum kv_status abort_rollout(struct kv_control *c, uint64_t rollout, uint
     return st == KV_OK ? kv_control_rollback(c, rollout, reason && *reason ? reason : "aborted", actor, &a, err) : st;
 }
 
+/* Without work, which may be held across a disk that hangs: that is when somebody freezes. */
+static enum kv_status freeze(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, const char *reason, const char *actor, struct kv_error *err)
+{
+    enum kv_status st = check_verb(c, rollout, v, version, reason, actor, err);
+    if (st == KV_OK) st = kv_control_freeze(c, v == KV_VERB_freeze, reason, actor, err);
+    if (st == KV_OK) moved_by_hand(c, rollout);
+    return st;
+}
+
 enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_verb v, uint64_t version, double fraction, const char *reason,
                                const char *actor, uint64_t *created, struct kv_error *err)
 {
     if (v == KV_VERB_abort) return abort_rollout(c, rollout, version, reason, actor, err);
+    if (v == KV_VERB_freeze || v == KV_VERB_unfreeze) return freeze(c, rollout, v, version, reason, actor, err);
     kv_control_begin(c);
     enum kv_status st = check_verb(c, rollout, v, version, reason, actor, err);
     if (st == KV_OK) switch (v) {
@@ -317,10 +310,6 @@ enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_v
         case KV_VERB_skip:
         case KV_VERB_approve:
             st = change_record(c, rollout, v, reason, actor, err);
-            break;
-        case KV_VERB_freeze:
-        case KV_VERB_unfreeze:
-            st = set_frozen(c, v == KV_VERB_freeze, reason, actor, err);
             break;
         case KV_VERB_advance:
         case KV_VERB_breakglass:
@@ -333,10 +322,7 @@ enum kv_status kv_control_verb(struct kv_control *c, uint64_t rollout, enum kv_v
         default:
             st = kv_fail(err, KV_UNSUPPORTED, kv_verb_name(v), "%s is no change of a rollout", kv_verb_name(v));
         }
-    pthread_mutex_lock(&c->state);
-    struct entry *e = kv_control_entry(c, rollout);
-    if (st == KV_OK && e) e->by_hand = e->r.version;
-    pthread_mutex_unlock(&c->state);
+    if (st == KV_OK) moved_by_hand(c, rollout);
     kv_control_end(c);
     return st;
 }

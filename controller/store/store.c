@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, SETTLE_MS = 5000, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000, STALLED_US = 3000000 };
+enum { RETRY_MS = 200, HEAD_INTERVAL_US = 1000000, SETTLE_MS = 5000, WAL_PAGES = 4000, WAL_PAGES_HARD = 16000, STALLED_US = 3000000, SIZE_INTERVAL_US = 1000000 };
 
 int64_t kv_store_now_us(int clock)
 {
@@ -269,10 +269,28 @@ static bool write_group(struct kv_store *s)
     return st == KV_OK;
 }
 
+/* By the writer: even a look at a file waits on a disk that hangs, and whoever asks how the store is must not. */
+static void size_files(struct kv_store *s)
+{
+    static const char *const files[] = {"kvasir.db", "kvasir.db-wal", "receipts.heads"};
+    char path[1024];
+    struct stat st;
+    uint64_t bytes = 0;
+    int64_t now = kv_store_now_us(CLOCK_MONOTONIC);
+    if (s->sized_us && now - s->sized_us < SIZE_INTERVAL_US) return;
+    s->sized_us = now;
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", s->dir, files[i]);
+        if (!stat(path, &st)) bytes += (uint64_t)st.st_size;
+    }
+    atomic_store(&s->bytes, bytes);
+}
+
 static void *writer(void *ctx)
 {
     struct kv_store *s = ctx;
     while (!atomic_load(&s->stop)) {
+        size_files(s);
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until); /* not the wall clock: set back, it would hold up heads and retries for as long */
         until.tv_nsec += RETRY_MS * 1000000L;
@@ -439,13 +457,7 @@ void kv_store_health(struct kv_store *s, struct kv_store_health *out)
     int64_t group = atomic_load(&s->group_since_us); /* a disk that hangs fails no call: nothing returns from it */
     if (!out->failing_since_us && group && kv_store_now_us(CLOCK_MONOTONIC) - group > STALLED_US) out->failing_since_us = group, out->reason = KV_STORE_UNAVAILABLE;
     out->ok = !out->failing_since_us && ring_length(&s->decode) * 2 < s->decode.capacity && ring_length(&s->others) * 2 < s->others.capacity;
-    char path[1024];
-    struct stat st;
-    static const char *const files[] = {"kvasir.db", "kvasir.db-wal", "receipts.heads"};
-    for (int i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/%s", s->dir, files[i]);
-        if (!stat(path, &st)) out->bytes += (uint64_t)st.st_size;
-    }
+    out->bytes = atomic_load(&s->bytes);
 }
 
 static enum kv_status nothing(struct kv_store *s, void *arg, struct kv_error *err)

@@ -45,7 +45,7 @@ struct kv_store {
     sqlite3_stmt *insert, *insert_many, *leaves, *root; /* the last two made at the first request's end */
     struct chain chain, committed;
     struct heads heads;
-    int64_t head_written_us;
+    int64_t head_written_us, sized_us;
     bool untrusted;
     struct kv_error distrust;
     char narrowed[76];           /* files that others could reach when it was opened, and their modes */
@@ -57,7 +57,7 @@ struct kv_store {
     pthread_t writer;
     bool running;
     _Atomic bool stop, turned_away; /* turned_away: the decode thread's last receipt found its queue full, and waits in the engine */
-    _Atomic uint64_t refused, commits;
+    _Atomic uint64_t refused, commits, bytes; /* bytes: of its files, as the writer saw them last */
     _Atomic int64_t failing_since_us, last_commit_us, group_since_us; /* group_since_us: when the group in work was begun; 0: none */
     _Atomic int failing_reason;
 

@@ -119,6 +119,30 @@ START_TEST(an_abort_takes_effect)
 }
 END_TEST
 
+/* The thread that records is, or soon will be, waiting for the disk with the mutex of all other verbs. */
+START_TEST(a_freeze_takes_effect)
+{
+    struct kv_error err = {0};
+    struct kv_status_view v;
+    ck_assert_int_eq(kv_control_verb(control, id, KV_VERB_freeze, 0, 0, "the disk hangs", "operator:test", NULL, &err), KV_STORE_UNAVAILABLE);
+    ck_assert_str_eq(err.where, "freeze");
+    kv_control_status(control, &v);
+    ck_assert(v.frozen);
+    int64_t frozen = 0;
+    ck_assert_int_eq(kv_store_load_setting(store, "frozen", &frozen, &err), KV_OK);
+    ck_assert_int_eq(frozen, 0);
+    sem_post(&go_on); /* written down as soon as that can be */
+    for (int i = 0; i < 6000 && !frozen; i++) {
+        ck_assert_int_eq(kv_store_load_setting(store, "frozen", &frozen, &err), KV_OK);
+        usleep(5000);
+    }
+    ck_assert_int_eq(frozen, 1);
+    ck_assert_int_eq(kv_control_freeze(control, false, "", "operator:test", &err), KV_OK);
+    kv_control_status(control, &v);
+    ck_assert(!v.frozen);
+}
+END_TEST
+
 /* Nothing is wrong with the candidate: what it does cannot be written down any more. */
 START_TEST(patience_ends)
 {
@@ -154,6 +178,7 @@ Suite *suite_hung_store(void)
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_add_test(t, a_gate_that_fails_falls_back);
     tcase_add_test(t, an_abort_takes_effect);
+    tcase_add_test(t, a_freeze_takes_effect);
     tcase_add_test(t, patience_ends);
     suite_add_tcase(s, t);
     return s;
