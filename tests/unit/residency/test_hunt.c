@@ -84,8 +84,10 @@ END_TEST
 /* The rows a world computes: nobody else's. */
 static void compute(const struct kv_chunk_identity *id, uint8_t *out)
 {
-    struct kv_chunk_digest d = kv_chunk_digest(id);
-    for (size_t i = 0; i < BYTES; i++) out[i] = (uint8_t)(d.b[i % 32] + i / 32);
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (int m = 0; m < MEMBERS; m++)
+        for (size_t i = 0; i < member[m].size; i++) h = (h ^ ((const uint8_t *)id)[member[m].offset + i]) * UINT64_C(1099511628211);
+    for (size_t i = 0; i < BYTES; i++) out[i] = (uint8_t)((h >> (i % 8 * 8)) + i / 8);
 }
 
 struct tally {
