@@ -232,25 +232,30 @@ enum kv_status kv_http_auth_issue(struct kv_http_auth *a, const struct kv_issued
     return KV_OK;
 }
 
+struct users { /* who may write, by name: one person may hold several tokens */
+    const char *first;
+    bool two, approver;
+};
+
+static void meet(struct users *u, const char *name, unsigned rights)
+{
+    if (!(rights & (KV_RIGHT_OPERATOR | KV_RIGHT_APPROVER | KV_RIGHT_ADMIN))) return;
+    if (!u->first) u->first = name;
+    u->two |= strcmp(u->first, name) != 0;
+    u->approver |= (rights & KV_RIGHT_APPROVER) != 0;
+}
+
 bool kv_http_auth_two_users(struct kv_http_auth *a)
 {
-    const unsigned writing = KV_RIGHT_OPERATOR | KV_RIGHT_APPROVER | KV_RIGHT_ADMIN;
-    size_t users = 0;
-    bool approver = false;
+    struct users u = {0};
     int64_t now = kv_realtime_us();
     pthread_rwlock_rdlock(&a->lock);
-    for (size_t i = 0; i < a->n_tokens; i++) {
-        users += (a->tokens[i].who.rights & writing) != 0;
-        approver |= (a->tokens[i].who.rights & KV_RIGHT_APPROVER) != 0;
-    }
-    for (size_t i = 0; i < a->n_issued; i++) {
-        if (!in_force(&a->issued[i], now)) continue;
-        users += (a->issued[i].rights & writing) != 0;
-        approver |= (a->issued[i].rights & KV_RIGHT_APPROVER) != 0;
-    }
-    users += a->local; /* whoever sits at this machine */
+    for (size_t i = 0; i < a->n_tokens; i++) meet(&u, a->tokens[i].who.name, a->tokens[i].who.rights);
+    for (size_t i = 0; i < a->n_issued; i++)
+        if (in_force(&a->issued[i], now)) meet(&u, a->issued[i].name, a->issued[i].rights);
+    if (a->local) meet(&u, "local", KV_RIGHT_OPERATOR); /* whoever sits at this machine */
     pthread_rwlock_unlock(&a->lock);
-    return users >= 2 && approver;
+    return u.two && u.approver;
 }
 
 /* ---------------------------------------------------------------- how often */

@@ -42,7 +42,7 @@ struct kv_http_claims {
 enum kv_status kv_http_auth_check(struct kv_http_auth *a, const struct kv_http_claims *claims, struct kv_identity *who, struct kv_error *err);
 /* Whether a browser page of that origin may read answers (http.allowed_origins). */
 bool kv_http_auth_origin_allowed(struct kv_http_auth *a, const char *origin);
-/* Whether two or more of the tokens in force may write: what one writes another can approve. */
+/* Whether the tokens in force that may write bear two names or more, and one of them may approve: what one writes another can approve. */
 bool kv_http_auth_two_users(struct kv_http_auth *a);
 enum kv_right kv_right_from_name(const char *name);
 const char *kv_right_name(enum kv_right r);

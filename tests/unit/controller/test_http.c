@@ -342,12 +342,39 @@ START_TEST(any_bytes_become_text)
 }
 END_TEST
 
+/* Who may write, as "NAME right NAME right …"; whether that makes a second pair of eyes. */
+static const struct { const char *tokens, *mode; bool two; } users[] = {
+    {"ann operator bob approver", "token", true}, {"ann operator ann approver", "token", false}, {"ann admin ann admin", "token", false}, {"ann operator bob operator", "token", false},
+    {"ann admin bob viewer", "token", false},     {"bob approver", "local", true},              {"local approver", "local", false},    {"ann operator ann operator bob admin", "token", true},
+};
+
+START_TEST(two_users_are_two_names)
+{
+    char *argv[] = {"kvasird"}, list[900] = "[", name[16], right[16], mode[32];
+    const char *at = users[_i].tokens;
+    struct kv_error err = {0};
+    struct kv_http_auth *auth;
+    for (int used, i = 0; sscanf(at, "%15s %15s%n", name, right, &used) == 2; at += used, i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s{\"name\":\"%s\",\"sha256\":\"%064d\",\"rights\":[\"%s\"]}", i ? "," : "", name, i + 1, right);
+    strcat(list, "]");
+    snprintf(mode, sizeof mode, "%s", users[_i].mode);
+    ck_assert_int_eq(kv_config_load(&config, 1, argv, NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_config_set(&config, "auth.mode", mode, KV_ORIGIN_FLAG, &err), KV_OK);
+    ck_assert_msg(kv_config_set(&config, "auth.tokens", list, KV_ORIGIN_FLAG, &err) == KV_OK, "%s", err.message);
+    ck_assert_int_eq(kv_http_auth_create(&config, "127.0.0.1", false, &auth, &err), KV_OK);
+    ck_assert_msg(kv_http_auth_two_users(auth) == users[_i].two, "%s", users[_i].tokens);
+    kv_http_auth_free(auth);
+    kv_config_free(&config);
+}
+END_TEST
+
 Suite *suite_http(void)
 {
     Suite *s = suite_create("http");
     TCase *t = tcase_create("http");
     tcase_add_test(t, routes_carry_their_parts);
     tcase_add_test(t, without_a_token_loopback_is_an_operator_in_local_mode_only);
+    tcase_add_loop_test(t, two_users_are_two_names, 0, (int)(sizeof users / sizeof *users));
     tcase_add_test(t, a_body_has_a_limit);
     tcase_add_test(t, nothing_but_early_routes_is_served_before_it_is_ready);
     tcase_add_loop_test(t, a_stream_is_released_when_its_client_leaves, 0, 2);
