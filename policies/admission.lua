@@ -1,9 +1,11 @@
 -- exact-deadline-coalescing: exact work first, then the tightest deadline.
 --
 -- r:       tenant, class, contract ("exact" or "approximate"), prompt_tokens, max_tokens,
---          slack_ms (nil: no deadline), estimate_ms, backend_bytes (after coalescing), staging_bytes
+--          slack_ms (nil: no deadline), estimate_ms, backend_bytes (after coalescing), staging_bytes,
+--          placement (the candidate's; "": the request only waits for its turn)
 -- credits: pinned_free, staging_free, link_free (bytes), queue_free (slots)
 -- answer:  action = "ADMIT_TRANSFER", or "FALLBACK" with cause = "DEADLINE" or "CREDIT_PRESSURE";
+--          placement: r.placement or none, or "resident": the baseline serves it; any other word is a fault;
 --          priority 0 to 100, higher first among waiting requests; reason: one line for the receipt.
 -- Whatever this says, a transfer that misses its deadline or exceeds the credits is refused by the program.
 

@@ -36,27 +36,26 @@ static void free_credits(struct kv_engine *e, struct kv_admission_credits *out)
 }
 
 /* Where a request stands among those who wait is the policy's to say, so the queue counts only against what would move. */
-static void ask(const struct kv_openai *o, const struct kv_engine_stats *s, bool moves, struct kv_admission_answer *out)
+static void ask(const struct kv_openai *o, const struct kv_engine_stats *s, const struct kv_placement *placement, struct kv_admission_answer *out)
 {
     const struct kv_app *app = o->app;
     const struct kv_model_info *m = kv_model_info(app->model);
     struct kv_admission_estimate t;
     struct kv_admission_credits credits;
+    bool moves = placement && placement->prefetch; /* a method that reads its rows where they are asks for no link and no staging */
     uint64_t bytes = moves ? (uint64_t)(o->q.n_prompt + o->q.max_tokens) * row_bytes(m) : 0;
     free_credits(app->engine, &credits);
     kv_admission_estimate(s, (int32_t)app->config->max_sequences, o->q.n_prompt, o->q.max_tokens, bytes, app->config->link_latency_us, &t);
-    struct kv_admission_request r = {.tenant = o->tenant, .class = o->q.class, .contract = o->q.contract, .prompt_tokens = o->q.n_prompt, .max_tokens = o->q.max_tokens,
+    struct kv_admission_request r = {.tenant = o->tenant, .placement = placement ? placement->name : NULL, .class = o->q.class, .contract = o->q.contract, .prompt_tokens = o->q.n_prompt, .max_tokens = o->q.max_tokens,
         .slack_ms = o->deadline_ms ? (double)o->deadline_ms : -1, .estimate_ms = (moves ? t.queue_ms : 0) + t.transfer_ms + t.prefill_ms + t.decode_ms, .backend_bytes = bytes,
         .staging_bytes = 2 * bytes / (uint64_t)m->n_layers};
     kv_control_admission(app->control, &r, &credits, out);
 }
 
-/* A method that reads its rows where they are asks for no link and no staging. */
-static bool moves_rows(const char *pipeline)
+static const struct kv_placement *placement_of(const char *pipeline)
 {
     const struct kv_pipeline *p = kv_pipeline_find(pipeline);
-    const struct kv_placement *placement = p ? kv_placement_find(p->placement) : NULL;
-    return placement && placement->prefetch;
+    return p ? kv_placement_find(p->placement) : NULL;
 }
 
 void kv_admission_ask(struct kv_openai *o)
@@ -65,14 +64,16 @@ void kv_admission_ask(struct kv_openai *o)
     struct kv_admission_answer a = {0};
     kv_engine_stats(o->app->engine, &s);
     if (o->arm.candidate) {
-        ask(o, &s, moves_rows(o->arm.pipeline), &a);
+        const struct kv_placement *own = placement_of(o->arm.pipeline);
+        ask(o, &s, own, &a);
         o->q.priority = a.priority;
-        if (a.action == KV_ADMIT_TRANSFER) return;
-        o->q.kept_back = a.action == KV_ADMIT_FALLBACK_DEADLINE ? KV_DEADLINE : KV_CREDIT_PRESSURE;
+        bool baseline = own && *a.placement && strcmp(a.placement, own->name);
+        if (a.action == KV_ADMIT_TRANSFER && !baseline) return;
+        if (a.action != KV_ADMIT_TRANSFER) o->q.kept_back = a.action == KV_ADMIT_FALLBACK_DEADLINE ? KV_DEADLINE : KV_CREDIT_PRESSURE;
         o->arm.arm = KV_ARM_OUTSIDE;
         o->arm.candidate = 0;
     }
     if (s.active + s.queued < (int32_t)o->app->config->max_sequences) return;
-    ask(o, &s, false, &a);
+    ask(o, &s, NULL, &a);
     o->q.priority = a.priority;
 }

@@ -3,6 +3,7 @@
  * A closure holds the decision function, both tables and every name; a call fills the tables in place. What a policy adds to them stays, as what it keeps
  * in its own variables does: C relies on neither. */
 #include "controller/policy/policy_host_internal.h"
+#include "runtime/execution/placement.h"
 
 #include <lua.h>
 #include <lauxlib.h>
@@ -10,7 +11,7 @@
 
 #define REQUEST_FIELDS(X) X(tenant) X(class) X(contract) X(prompt_tokens) X(max_tokens) X(slack_ms) X(estimate_ms) X(backend_bytes) X(staging_bytes)
 #define CREDIT_FIELDS(X) X(pinned_free) X(staging_free) X(link_free) X(queue_free)
-#define ANSWER_FIELDS(X) X(action) X(cause) X(placement) X(reason) X(priority)
+#define ANSWER_FIELDS(X) X(action) X(cause) X(placement) X(reason) X(priority) /* placement is of the request, too */
 
 enum upvalue {
     UP_FUNCTION = 1, UP_REQUEST, UP_CREDITS, UP_EXACT, UP_APPROXIMATE,
@@ -23,7 +24,7 @@ enum upvalue {
 struct question {
     const struct kv_admission_request *r;
     const struct kv_admission_credits *c;
-    bool table;
+    bool table, no_word; /* no_word: a placement that is no text, or too long for any */
     char action[48], cause[32], placement[32], reason[96];
     double priority;
 };
@@ -87,6 +88,7 @@ static int decide(lua_State *L)
     put_number(L, UP_estimate_ms, true, r->estimate_ms);
     put_integer(L, UP_backend_bytes, r->backend_bytes);
     put_integer(L, UP_staging_bytes, r->staging_bytes);
+    put_text(L, UP_placement, r->placement);
     lua_pushvalue(L, lua_upvalueindex(UP_CREDITS));
     put_integer(L, UP_pinned_free, c->pinned_free);
     put_integer(L, UP_staging_free, c->staging_free);
@@ -98,6 +100,9 @@ static int decide(lua_State *L)
     take_text(L, UP_action, q->action, sizeof q->action, false);
     take_text(L, UP_cause, q->cause, sizeof q->cause, false);
     take_text(L, UP_placement, q->placement, sizeof q->placement, false);
+    lua_pushvalue(L, lua_upvalueindex(UP_placement));
+    q->no_word = lua_rawget(L, -2) != LUA_TNIL && !q->placement[0];
+    lua_pop(L, 1);
     take_text(L, UP_reason, q->reason, sizeof q->reason, true);
     lua_pushvalue(L, lua_upvalueindex(UP_priority));
     q->priority = lua_rawget(L, -2) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
@@ -109,7 +114,7 @@ static int make_closure(lua_State *L)
     struct kv_script *p = lua_touserdata(L, 1);
     luaL_checkstack(L, UP_END, "admission");
     lua_rawgeti(L, LUA_REGISTRYINDEX, p->function);
-    lua_createtable(L, 0, 9);
+    lua_createtable(L, 0, 10);
     lua_createtable(L, 0, 4);
     lua_pushliteral(L, "exact");
     lua_pushliteral(L, "approximate");
@@ -147,6 +152,19 @@ void kv_admission_baseline(const struct kv_admission_request *r, const struct kv
     memcpy(out->reason, reasons[out->action], sizeof reasons[0]);
 }
 
+/* The candidate's own, or "resident": then the baseline serves the request. There is no third one to serve it. */
+static enum kv_status check_placement(const struct question *q, struct kv_error *err)
+{
+    const char *own = q->r->placement;
+    if (q->no_word || (q->placement[0] && !kv_placement_find(q->placement))) {
+        kv_fail(err, KV_POLICY_SHAPE, "placement", "'%s' is no placement", q->no_word ? "" : q->placement);
+        kv_hint(err, "answer \"resident\", the request's own (r.placement), or none");
+        return KV_POLICY_SHAPE;
+    }
+    if (!q->placement[0] || !own || !strcmp(q->placement, own) || !strcmp(q->placement, "resident")) return KV_OK;
+    return kv_fail(err, KV_POLICY_ILLEGAL, "placement", "'%s' was proposed where the candidate is '%s'", q->placement, own);
+}
+
 static enum kv_status judge(const struct question *q, struct kv_admission_answer *out, struct kv_error *err)
 {
     if (!q->table) return kv_fail(err, KV_POLICY_SHAPE, "admission", "the policy must answer with a table");
@@ -158,6 +176,8 @@ static enum kv_status judge(const struct question *q, struct kv_admission_answer
     if (!(q->priority >= 0 && q->priority <= 100)) return kv_fail(err, KV_POLICY_SHAPE, "priority", "the priority must lie between 0 and 100");
     if (out->action == KV_ADMIT_TRANSFER && !(in_time(q->r) && credits_fit(q->r, q->c)))
         return kv_fail(err, KV_POLICY_ILLEGAL, "ADMIT_TRANSFER", "a transfer was proposed that %s", in_time(q->r) ? "the free credits do not cover" : "cannot meet the deadline");
+    enum kv_status st = out->action == KV_ADMIT_TRANSFER ? check_placement(q, err) : KV_OK;
+    if (st != KV_OK) return st;
     out->priority = (int32_t)q->priority;
     memcpy(out->placement, q->placement, strlen(q->placement) + 1);
     memcpy(out->reason, q->reason, strlen(q->reason) + 1);

@@ -171,10 +171,9 @@ const char *kv_policy_source(const struct kv_script *p, size_t *n)
 
 /* ---------------------------------------------------------------- arguments and answers */
 
-struct answer { /* the fields any decision may return, copied out of Lua */
+struct answer { /* the fields that fallback and release return, copied out of Lua */
     bool table;
-    char action[48], cause[32], placement[32], reason[160];
-    double priority;
+    char action[48], reason[160];
 };
 struct call {
     struct kv_script *p;
@@ -234,10 +233,7 @@ static int run_call(lua_State *L)
     a->table = lua_istable(L, -1);
     if (!a->table) return 0;
     read_text(L, "action", a->action, sizeof a->action, false);
-    read_text(L, "cause", a->cause, sizeof a->cause, false);
-    read_text(L, "placement", a->placement, sizeof a->placement, false);
     read_text(L, "reason", a->reason, sizeof a->reason, true);
-    a->priority = lua_getfield(L, -1, "priority") == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
     return 0;
 }
 

@@ -37,6 +37,7 @@ const char *kv_policy_source(const struct kv_script *p, size_t *n);
 enum kv_admission { KV_ADMIT_TRANSFER, KV_ADMIT_FALLBACK_DEADLINE, KV_ADMIT_FALLBACK_CREDIT, KV_ADMISSIONS };
 struct kv_admission_request {
     const char *tenant, *class;
+    const char *placement;                 /* the candidate's, a name that lasts; NULL: no candidate is to serve it */
     enum kv_contract contract;
     int32_t prompt_tokens, max_tokens;
     double slack_ms, estimate_ms;          /* estimate: queue + setup + bytes / measured bandwidth; slack < 0: no deadline */
@@ -49,7 +50,7 @@ struct kv_admission_credits {
 struct kv_admission_answer {
     enum kv_admission action;
     int32_t priority;   /* 0 … 100, higher first */
-    char placement[32]; /* of a transfer; empty: the candidate's own */
+    char placement[32]; /* of a transfer; empty: the candidate's own. "resident" where that is another: the baseline serves it */
     char reason[96];
 };
 /* The answer without a policy: the source's admit_transfer (0x08L). */

@@ -222,6 +222,29 @@ START_TEST(an_error_does_not_end_a_policy)
 }
 END_TEST
 
+static const struct { const char *answer, *own; int want; } placements[] = {
+    {"nil", "layerwise", KV_OK}, {"'layerwise'", "layerwise", KV_OK}, {"'resident'", "layerwise", KV_OK}, {"r.placement", "layerwise", KV_OK}, {"'layerwise'", NULL, KV_OK},
+    {"'layerwise'", "resident", KV_POLICY_ILLEGAL}, {"'on the moon'", "layerwise", KV_POLICY_SHAPE}, {"'on the moon'", NULL, KV_POLICY_SHAPE}, {"7", "layerwise", KV_POLICY_SHAPE},
+    {"'a word that is far too long for the name of any placement'", "layerwise", KV_POLICY_SHAPE},
+};
+
+START_TEST(a_placement_is_one_that_can_serve)
+{
+    char source[200];
+    struct kv_script *p;
+    struct kv_admission_answer a;
+    struct kv_error err = {0};
+    struct kv_admission_request r = request;
+    r.placement = placements[_i].own;
+    snprintf(source, sizeof source, "return {api=1,name='x',admission=function(r) return {action='ADMIT_TRANSFER', placement=%s} end}", placements[_i].answer);
+    ck_assert_int_eq(load(source, &p, &err), KV_OK);
+    ck_assert_msg((int)kv_policy_admission(p, &r, &credits, &a, &err) == placements[_i].want, "%s: %s", placements[_i].answer, err.message);
+    ck_assert_int_eq(a.action, KV_ADMIT_TRANSFER); /* a refused answer is the baseline's */
+    if (placements[_i].want != KV_OK) ck_assert_str_eq(err.where, "placement");
+    kv_policy_free(p);
+}
+END_TEST
+
 START_TEST(the_library_works)
 {
     static const char source[] =
@@ -423,6 +446,7 @@ Suite *suite_policy(void)
     tcase_add_loop_test(t, no_way_out, 0, N_ESCAPES);
     tcase_add_test(t, an_error_does_not_end_a_policy);
     tcase_add_test(t, the_library_works);
+    tcase_add_loop_test(t, a_placement_is_one_that_can_serve, 0, (int)(sizeof placements / sizeof *placements));
     tcase_add_test(t, illegal_admissions_are_answered_by_the_baseline);
     tcase_add_test(t, a_fallback_policy_becomes_a_table);
     tcase_add_test(t, an_advance_needs_every_gate_whatever_the_policy_says);
