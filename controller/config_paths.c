@@ -33,15 +33,15 @@ enum kv_status kv_config_model_path(const struct kv_config *c, char *out, size_t
     return KV_FILE_UNREADABLE;
 }
 
-static bool make_parents(const char *path)
+enum kv_status kv_config_make_parents(const char *path, struct kv_error *err)
 {
     char part[512];
     snprintf(part, sizeof part, "%s", path);
     for (char *p = part + 1; (p = strchr(p, '/')); *p++ = '/') {
         *p = 0;
-        if (mkdir(part, 0700) && errno != EEXIST) return false;
+        if (mkdir(part, 0700) && errno != EEXIST) return kv_fail(err, KV_IO_ERROR, "state", "the folder above %.200s cannot be made: %s", path, strerror(errno));
     }
-    return true;
+    return KV_OK;
 }
 
 enum kv_status kv_config_state_dir(const struct kv_config *c, char *out, size_t cap, struct kv_error *err)
@@ -53,7 +53,7 @@ enum kv_status kv_config_state_dir(const struct kv_config *c, char *out, size_t 
     else if (xdg && *xdg) snprintf(out, cap, "%s/kvasir", xdg);
     else if (home && *home) snprintf(out, cap, "%s/.local/state/kvasir", home);
     else return kv_fail(err, KV_BAD_ARGUMENT, "state", "neither --state, XDG_STATE_HOME nor HOME says where the state belongs");
-    return make_parents(out) ? KV_OK : kv_fail(err, KV_IO_ERROR, "state", "the folder above %.200s cannot be made: %s", out, strerror(errno));
+    return KV_OK;
 }
 
 static enum kv_status check_writers(const char *key, const char *path, const struct stat *st, struct kv_error *err)

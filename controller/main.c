@@ -217,6 +217,7 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     kv_events_log_to(app->events);
     enum kv_status st = kv_config_model_path(&d->config, d->model, sizeof d->model, err);
     if (!st) st = kv_config_state_dir(&d->config, d->state, sizeof d->state, err);
+    if (!st) st = kv_config_make_parents(d->state, err);
     if (!st) st = kv_config_check_folders(&d->config, d->state, err);
     if (!st) st = kv_http_create(&http, &app->http, err);
     if (!st) st = kv_notify_create(&(struct kv_notify_config){.webhook = d->config.notify_webhook, .secret_file = d->config.notify_secret, .program = d->config.notify_program}, &app->notify, err);
