@@ -390,7 +390,8 @@ class Surroundings(unittest.TestCase):
             exist = set(re.findall(r"^# TYPE (\S+)", text, re.M))
             rules = read(os.path.join(ROOT, "packaging", "prometheus", "kvasir.rules.yml")).decode()
             board = read(os.path.join(ROOT, "packaging", "grafana", "kvasir.json")).decode()
-            json.loads(board)
+            drawn = [t["expr"] for p in json.loads(board)["panels"] for t in p["targets"]]
+            self.assertTrue([e for e in drawn if "kvasir_rollbacks_total" in e], drawn)
             for name in set(re.findall(r"kvasir_[a-z0-9_]+", rules + board)):
                 # A gauge that nothing has measured yet is absent; then the program must at least know the name.
                 self.assertTrue(name in exist or f'"{name}"' in source, name)
@@ -446,6 +447,9 @@ class Surroundings(unittest.TestCase):
             self.doctor("--state", state, "--listen", taken, "--model", "/none.gguf", "--set", f"notify.secret_file={secret}",
                         wanted={"folders": ("bad", f"chmod go-w {state}"), "port": ("bad", "in use"), "model": ("bad", "--model"), "secrets": ("warning", f"chmod o-rwx {secret}")})
             self.doctor("--listen", f"127.0.0.1:{d.port}", "--state", top, env=environment(KVASIR_URL=d.url), wanted={"server": ("good", "answers"), "port": ("good", "a server answers")})
+            self.doctor("--state", os.path.join(top, "not", "there", "yet"), "--listen", "127.0.0.1:0", wanted={"permissions": ("good", top), "folders": ("good", "owner")})
+            self.doctor("--listen", "127.0.0.1:0", env=environment(KVASIR_STATE=os.path.join(top, "nor", "this")), wanted={"permissions": ("good", top)})
+            self.assertEqual([f for f in os.listdir(top) if f in ("not", "nor")], [])  # it only looks
             self.doctor("--state", "/proc/self", "--listen", "127.0.0.1:0", wanted={"disk": ("bad", "0.0 GiB free")})  # where nothing is free
             self.doctor("--set", "engine.thread=2", wanted={"settings": ("bad", "did you mean 'engine.threads'?")})
 

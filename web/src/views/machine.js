@@ -303,6 +303,7 @@ export const pipelinesView = {
                 { head: 'built', cell: (x) => (x.built ? chip('✓ built', 'pass') : chip('○ not yet', 'none')) },
                 { head: 'placement', cell: (x) => x.placement },
                 { head: 'selector', cell: (x) => x.selector || '–' },
+                { head: 'byte cost', num: true, cell: (x) => (x.selector && x.byte_cost ? number(x.byte_cost) : '–') },
                 { head: 'unit', cell: (x) => x.unit },
                 { head: 'tiers', cell: (x) => x.tier },
                 { head: 'fallback', wide: true, cell: (x) => x.fallback },
