@@ -50,7 +50,7 @@ struct kv_wish kv_app_evidence(struct kv_app *a, const char *word, const char *r
 
 bool kv_evidence_lines(struct kv_lines *l, const json_t *page, const char *member, const json_t *rows)
 {
-    const struct kv_table *t = !strcmp(member, "drills") || (!strcmp(member, "gates") && json_object_get(page, "decided_by")) ? kv_table_find(member) : NULL;
+    const struct kv_table *t = !strcmp(member, "drills") || !strcmp(member, "flight") || (!strcmp(member, "gates") && json_object_get(page, "decided_by")) ? kv_table_find(member) : NULL;
     char text[320], cell[160];
     if (!t) return false;
     for (size_t i = 0; i <= json_array_size(rows); i++) {

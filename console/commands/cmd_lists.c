@@ -79,6 +79,9 @@ int kv_cmd_status(int argc, char **argv, const struct kv_cli *cli)
            N(l, "tokens_per_s"), N(l, "tpot_p50_ms"), N(l, "tpot_p99_ms"));
     printf("served    %.0f requests, %.0f exact tokens, %.0f approximate tokens, %.0f exact mismatches\n", N(l, "requests"),
            N(l, "exact_tokens"), N(l, "approximate_tokens"), N(l, "exact_mismatches"));
+    const json_t *f = json_object_get(l, "fallbacks");
+    printf("fallbacks %.0f full, %.0f widened; index missed %.0f, stale %.0f; over budget %.0f, not a number %.0f\n", N(f, "full"), N(f, "widened"), N(f, "index_missed"),
+           N(f, "index_stale"), N(f, "budget_exceeded"), N(f, "not_finite"));
     printf("mass      omitted mean %.4g, upper bound %.4g over %.0f units\n", N(l, "omitted_mass_mean"), N(l, "omitted_mass_upper"), N(l, "units"));
 #undef S
 #undef N
@@ -154,6 +157,24 @@ int kv_cmd_failures(int argc, char **argv, const struct kv_cli *cli)
     char query[256];
     int status = query_of(argc, argv, 1, filters, query, sizeof query);
     return status ? status : show_list(cli, "failures", query);
+}
+
+int kv_cmd_flight(int argc, char **argv, const struct kv_cli *cli)
+{
+    static const char *const filters[] = {"request", "limit", NULL};
+    char path[256];
+    json_t *v = NULL;
+    if (argc != 2 || !strncmp(argv[1], "--", 2)) {
+        int status = query_of(argc, argv, 1, filters, path, sizeof path);
+        return status ? status : show_list(cli, "flight", path);
+    }
+    snprintf(path, sizeof path, "/api/v1/receipts/%.64s/flight", argv[1]);
+    int status = kv_client_do(cli, "GET", path, NULL, NULL, &v);
+    if (status) return status;
+    if (cli->json) return show_json(v);
+    kv_table_print(kv_table_find("flight"), json_object_get(v, "flight"));
+    json_decref(v);
+    return KV_EXIT_DONE;
 }
 
 static int plain_list(int argc, const char *name, const struct kv_cli *cli)

@@ -209,6 +209,8 @@ const struct kv_http_route kv_api_routes[] = {
     {"GET", "/api/v1/receipts", VIEW, KV_ROUTE_QUERY, kv_api_receipts, "receipts, newest first"},
     {"GET", "/api/v1/receipts/verify", VIEW, 0, kv_api_verify, "recompute the receipt chain"},
     {"GET", "/api/v1/receipts/{id}", VIEW, 0, kv_api_receipt, "one receipt and what it rests on"},
+    {"GET", "/api/v1/receipts/{id}/flight", VIEW, 0, kv_api_receipt_flight, "the flight recording that a failure's or fallback's receipt names: what was selected for each head before it"},
+    {"GET", "/api/v1/flight", VIEW, KV_ROUTE_QUERY, kv_api_flight, "what was selected for each head of the last steps; ?request= for one request's"},
     {"POST", "/api/v1/backups", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_backup, "a backup of the store into its folder, while it serves"},
     {"GET", "/api/v1/policies", VIEW, 0, kv_api_policies, "active policies"},
     {"POST", "/api/v1/policies/check", OPERATE, KV_ROUTE_JSON | KV_ROUTE_ONCE, kv_api_policy_check, "check a policy without activating it"},

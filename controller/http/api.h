@@ -60,6 +60,9 @@ json_t *kv_api_transition_json(const struct kv_transition *t);
 json_t *kv_api_receipt_json(const struct kv_receipt_row *row);
 json_t *kv_api_armed_faults_json(struct kv_app *app);
 json_t *kv_api_failure_json(const struct kv_receipt_row *row);
+json_t *kv_api_flight_json(const struct kv_flight *f, int32_t n);
+enum kv_status kv_api_flight_of(struct kv_app *app, const struct kv_receipt_row *row, struct kv_flight_copy *out, struct kv_error *err); /* NOT_FOUND: the receipt names none */
+enum kv_status kv_api_receipt_find(const struct kv_http_request *r, struct kv_receipt_row *row, struct kv_error *err); /* by the path's first part */
 json_t *kv_api_hex_json(const uint8_t *bytes, size_t n);
 json_t *kv_api_openapi_json(void);
 void kv_request_id_format(uint64_t id, char out[24]); /* "q_000000000012" */
@@ -85,6 +88,8 @@ KV_HANDLER(kv_api_drill_run);
 KV_HANDLER(kv_api_freeze);
 KV_HANDLER(kv_api_receipts);
 KV_HANDLER(kv_api_receipt);
+KV_HANDLER(kv_api_flight);
+KV_HANDLER(kv_api_receipt_flight);
 KV_HANDLER(kv_api_verify);
 KV_HANDLER(kv_api_backup);
 KV_HANDLER(kv_api_failures);

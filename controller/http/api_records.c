@@ -83,16 +83,31 @@ KV_HANDLER(kv_api_failures)
     return st ? st : reply_rows(r, &f, "failures", kv_api_failure_json, err);
 }
 
+enum kv_status kv_api_receipt_find(const struct kv_http_request *r, struct kv_receipt_row *row, struct kv_error *err)
+{
+    char *end;
+    uint64_t id = strtoull(r->part[0], &end, 10);
+    if (*r->part[0] < '0' || *r->part[0] > '9' || *end) return kv_fail(err, KV_NOT_FOUND, "receipt", "no receipt is named '%s'; ids are numbers", r->part[0]);
+    return kv_store_get(((struct kv_app *)r->app)->store, id, row, err);
+}
+
+/* The last heads before the fault; all of them are at /flight. */
+static void add_flight(json_t *o, struct kv_app *app, const struct kv_receipt_row *row)
+{
+    enum { SHOWN = 32 };
+    struct kv_flight_copy *c = malloc(sizeof *c);
+    int32_t from = c && !kv_api_flight_of(app, row, c, NULL) ? (c->n > SHOWN ? c->n - SHOWN : 0) : -1;
+    if (from >= 0) json_object_set_new(o, "flight", kv_api_flight_json(c->record + from, c->n - from));
+    free(c);
+}
+
 KV_HANDLER(kv_api_receipt)
 {
     struct kv_app *app = r->app;
     struct kv_receipt_row row;
     struct kv_rests_on on[KV_MAX_RESTS_ON];
     int32_t n = 0;
-    char *end;
-    uint64_t id = strtoull(r->part[0], &end, 10);
-    if (*r->part[0] < '0' || *r->part[0] > '9' || *end) return kv_fail(err, KV_NOT_FOUND, "receipt", "no receipt is named '%s'; ids are numbers", r->part[0]);
-    enum kv_status st = kv_store_get(app->store, id, &row, err);
+    enum kv_status st = kv_api_receipt_find(r, &row, err);
     if (!st) st = kv_store_rests_on(app->store, &row, on, &n, err);
     if (st) return st;
     json_t *o = kv_api_receipt_json(&row), *list = json_array();
@@ -102,6 +117,7 @@ KV_HANDLER(kv_api_receipt)
     struct kv_request_root root;
     if (!kv_store_request_root(app->store, &row, &root, err) && root.receipt)
         json_object_set_new(o, "request_root", json_pack("{s:o, s:I, s:I}", "root", kv_api_hex_json(root.root, 32), "leaves", (json_int_t)root.leaves, "receipt", (json_int_t)root.receipt));
+    add_flight(o, app, &row);
     return kv_http_reply_json(r, 200, o, err);
 }
 

@@ -1,4 +1,5 @@
 /* api_status.c — what is going on now: status, tiers, layers, pipelines. */
+#include "controller/flights.h"
 #include "controller/http/api.h"
 #include "controller/extent_client.h"
 
@@ -82,6 +83,9 @@ static json_t *live(const struct kv_status_view *v)
     json_object_update(o, counts);
     json_decref(counts);
     json_object_set_new(o, "reused_tokens", json_integer((json_int_t)e->reused_tokens));
+    json_object_set_new(o, "fallbacks", json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "full", (json_int_t)e->full_fallbacks, "widened", (json_int_t)e->widened, "index_missed",
+                                                  (json_int_t)e->index_missed, "index_stale", (json_int_t)e->index_stale, "budget_exceeded", (json_int_t)e->budget_exceeded, "not_finite",
+                                                  (json_int_t)e->not_finite));
     json_object_set_new(o, "omitted_mass_mean", kv_real_json(v->omitted_mass_mean));
     json_object_set_new(o, "omitted_mass_upper", kv_real_json(v->omitted_mass_upper));
     return o;
@@ -199,5 +203,6 @@ json_t *kv_api_pipelines_json(const struct kv_app *app)
 
 void kv_api_post_status(struct kv_app *app)
 {
+    kv_flights_keep(kv_store_dir(app->store), app->engine, NULL); /* what cannot be written is missing where its receipt is shown */
     if (app->ready && kv_events_readers(app->events)) kv_events_post(app->events, "status", kv_api_status_json(app));
 }

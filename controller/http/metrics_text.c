@@ -53,7 +53,12 @@ static void engine_metrics(struct page *p, const struct kv_engine_stats *e)
     counter(p, "kvasir_illegal_fallbacks_total", "fallbacks the contract forbids, refused", e->illegal_fallbacks);
     counter(p, "kvasir_tenant_failures_total", "rows asked for under another tenant, refused", e->tenant_failures);
     counter(p, "kvasir_allocation_failures_total", "allocations that failed", e->allocation_failures);
-    counter(p, "kvasir_full_fallbacks_total", "steps that fell back to a full exact fetch", e->full_fallbacks);
+    counter(p, "kvasir_full_fallbacks_total", "heads that fell back to a full exact fetch", e->full_fallbacks);
+    counter(p, "kvasir_index_missed_total", "of them, those that had no index", e->index_missed);
+    counter(p, "kvasir_index_stale_total", "those whose index was of other rows, parameters or an older frontier", e->index_stale);
+    counter(p, "kvasir_budget_exceeded_total", "those whose selector found more candidates than its budget", e->budget_exceeded);
+    counter(p, "kvasir_not_finite_total", "steps discarded and run again over every row because attention over selected rows gave what is not a number", e->not_finite);
+    counter(p, "kvasir_flight_copies_total", "copies of the flight recorder made at a fault", e->flights_kept);
     counter(p, "kvasir_widened_total", "selections widened once", e->widened);
     counter(p, "kvasir_selections_total", "heads whose rows a selector chose", e->selections);
     seconds(p, "kvasir_selection_seconds_total", "time in which they were chosen, of all threads", e->selection_ns);

@@ -22,7 +22,8 @@ struct kv_flight_recorder {
     pthread_mutex_t lock;
     struct kv_flight_copy *copy;  /* [COPIES] under the lock */
     int32_t first, n;
-    int64_t spent_us;             /* the decode thread's: copies so far are paid for up to then */
+    int64_t spent_us, kept_us;    /* the decode thread's: copies so far are paid for up to then; the last one, */
+    uint64_t kept;                /* and whose it was */
 };
 
 enum kv_status kv_flight_create(struct kv_flight_recorder **out)
@@ -83,7 +84,7 @@ int32_t kv_flight_read(const struct kv_flight_recorder *f, uint64_t request, str
 bool kv_flight_keep(struct kv_flight_recorder *f, uint64_t request, int64_t now_us, uint8_t digest[32])
 {
     int64_t free_since = now_us - COPIES * COPY_EVERY_US;
-    if (f->spent_us > now_us - COPY_EVERY_US) return false;
+    if (f->spent_us > now_us - COPY_EVERY_US || (f->kept == request && f->kept_us > now_us - COPY_EVERY_US)) return false;
     struct kv_flight_copy *c = f->making;
     c->n = kv_flight_read(f, request, c->record, KV_FLIGHT_COPY);
     if (!c->n) return false;
@@ -94,6 +95,8 @@ bool kv_flight_keep(struct kv_flight_recorder *f, uint64_t request, int64_t now_
     pthread_mutex_unlock(&f->lock);
     if (!room) return false;
     f->spent_us = (f->spent_us > free_since ? f->spent_us : free_since) + COPY_EVERY_US;
+    f->kept = request;
+    f->kept_us = now_us;
     memcpy(digest, c->digest, 32);
     return true;
 }

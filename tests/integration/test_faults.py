@@ -57,7 +57,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         listed = d.get("/api/v1/faults")[1]
         names = [f["name"] for f in listed["faults"]]
-        self.assertEqual(len(names), 17)
+        self.assertEqual(len(names), 19)
         for f in listed["faults"]:
             if f["name"] == "kill":
                 continue
@@ -69,6 +69,7 @@ class Runs(unittest.TestCase):
                 self.assertGreater(f["hits"], 0)
         live = d.get("/api/v1/status")[1]["live"]
         self.assertEqual((live["exact_mismatches"], live["illegal_fallbacks"]), (0, 0))
+        self.what_was_selected_before_a_fault_is_kept(d)
         self.the_gates_saw_nothing_of_it(d, rollout)
         audit = [a["detail"] for a in d.get("/api/v1/audit?limit=200")[1]["receipts"]]
         self.assertTrue(any(a.startswith("fault run bit_flip: PASS") for a in audit))
@@ -88,6 +89,35 @@ class Runs(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual([c["what"] for c in json.loads(done.stdout)["last"]["checks"]], ["killed", "restart", "answer", "chain"])
         self.assertEqual(again[0].stop(), 0)
+
+    def what_was_selected_before_a_fault_is_kept(self, d):
+        """The receipt names the digest of a recording; API and command line show it, and one that was changed on disk is refused."""
+        named = [r for r in d.get("/api/v1/receipts?kind=FALLBACK&reason=IDENTITY_MISMATCH&limit=1000")[1]["receipts"] if r["digest"]]
+        self.assertTrue(named)
+        receipt, path = named[0]["id"], os.path.join(self.state, "flights", named[0]["digest"])
+        status, whole = d.get(f"/api/v1/receipts/{receipt}/flight")
+        self.assertEqual((status, whole["digest"]), (200, named[0]["digest"]))
+        last = whole["flight"][-1]
+        self.assertEqual((last["status"], last["action"], last["rows"], last["support"], last["request"]), ("IDENTITY_MISMATCH", "FULL_EXACT_FETCH", last["frontier"], None, named[0]["request"]))
+        self.assertEqual(d.get(f"/api/v1/receipts/{receipt}")[1]["flight"], whole["flight"][-32:])
+        shown = kvasir(d, "flight", str(receipt)).stdout
+        self.assertEqual(shown.count("IDENTITY_MISMATCH"), sum(f["status"] == "IDENTITY_MISMATCH" for f in whole["flight"]))
+        live = json.loads(kvasir(d, "--json", "flight", "--limit", "3").stdout)["flight"]
+        self.assertEqual([f["order"] for f in live], sorted(f["order"] for f in live))
+        self.assertEqual(len(live), 3)
+        counts = d.get("/api/v1/status")[1]["live"]["fallbacks"]
+        self.assertGreater(min(counts["full"], counts["index_stale"], counts["budget_exceeded"]), 0)
+        self.assertIn(f"kvasir_index_stale_total {counts['index_stale']}\n", d.request("GET", "/metrics")[2].decode())
+        with open(path, "rb") as f:
+            self.assertEqual(hashlib.sha256(f.read()).hexdigest(), named[0]["digest"])
+        with open(path, "r+b") as f:
+            f.write(b"\xff")
+        self.assertEqual(d.get(f"/api/v1/receipts/{receipt}/flight")[1]["error"]["code"], "CHECKSUM_MISMATCH")
+        self.assertNotIn("flight", d.get(f"/api/v1/receipts/{receipt}")[1])
+        other = d.get("/api/v1/receipts?kind=REQUEST&limit=1")[1]["receipts"][0]["id"]
+        self.assertEqual(d.get(f"/api/v1/receipts/{other}/flight")[1]["error"]["code"], "NOT_FOUND")
+        self.assertEqual(d.get("/api/v1/flight?limit=0")[1]["error"]["code"], "BAD_ARGUMENT")
+        self.assertEqual(d.get("/api/v1/flight?request=seven")[1]["error"]["param"], "request")
 
     def the_gates_saw_nothing_of_it(self, d, rollout):
         of_the_lab = {r["request"] for t in ("failure-lab", "failure-lab-reference") for r in d.get(f"/api/v1/receipts?kind=REQUEST&tenant={t}&limit=1000")[1]["receipts"]}

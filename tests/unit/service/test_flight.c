@@ -247,12 +247,16 @@ START_TEST(the_ring_keeps_the_newest)
     ck_assert_int_eq(out[0].position, 19995);
     ck_assert_int_eq(out[2].position, 19999);
     int kept = 0;
+    int64_t now = 1000000000;
     struct kv_flight_copy *c = calloc(1, sizeof *c);
-    for (int i = 0; i < 100; i++) kept += kv_flight_keep(f, 1, 1000000000, digest);
-    ck_assert_int_eq(kept, 8); /* at once, */
-    while (kv_flight_take(f, c)) ck_assert_int_eq(c->n, KV_FLIGHT_COPY);
-    ck_assert(!kv_flight_keep(f, 1, 1000000000 + 500000, digest));
-    ck_assert(kv_flight_keep(f, 1, 1000000000 + 1000000, digest)); /* and then one a second */
+    for (uint64_t i = 0; i < 100; i++) kv_flight_put(f, &(struct kv_flight){.request = 2 + i % 50});
+    for (int i = 0; i < 100; i++) kept += kv_flight_keep(f, 1, now, digest);
+    ck_assert_int_eq(kept, 1); /* of one request */
+    for (uint64_t i = 2; i < 52; i++) kept += kv_flight_keep(f, i, now, digest);
+    ck_assert_int_eq(kept, 8); /* of all at once, */
+    for (int n = 0; kv_flight_take(f, c); n++) ck_assert_int_eq(c->n, n ? 2 : KV_FLIGHT_COPY);
+    ck_assert(!kv_flight_keep(f, 1, now + 500000, digest));
+    ck_assert(kv_flight_keep(f, 1, now + 1000000, digest)); /* and then one a second */
     kv_flight_destroy(f);
     free(out);
     free(c);

@@ -1,7 +1,7 @@
 // views/receipts.js — receipts: filter, follow, drill down to what one rests on, verify the chain.
 import { reasons } from 'tables:c';
 import { get } from '../api.js';
-import { bytes, number } from '../format.js';
+import { bytes, number, percent } from '../format.js';
 import { notify, notifyError } from '../notice.js';
 import { card, contractChip, digest, facts, link, loaded, meaning, reason, stamp, table } from '../parts.js';
 import { changed, resource, state } from '../state.js';
@@ -162,6 +162,30 @@ function withBefore(q, id) {
 // Whatever has a receipt is named by its number; a manifest by its digest.
 const restsOn = (x) => (/^\d+$/.test(x.id) ? link('receipts', x.id) : digest(String(x.id)));
 
+// What was selected for each head before the fault; the whole recording is at /flight.
+const flight = (r) =>
+  r.flight
+    ? card(
+        'Flight recorder: the last heads before it',
+        h('code', {}, `kvasir flight ${r.id}`),
+        table({
+          label: 'Flight recorder',
+          rows: r.flight,
+          key: (f) => f.order,
+          columns: [
+            { head: 'position', cell: (f) => number(f.position) },
+            { head: 'layer', cell: (f) => number(f.layer) },
+            { head: 'head', cell: (f) => (f.kv_head === null ? 'all' : number(f.kv_head)) },
+            { head: 'rows', cell: (f) => `${number(f.rows)} of ${number(f.frontier)}` },
+            { head: 'index', cell: (f) => (f.covered ? `${number(f.covered)} rows, generation ${number(f.index)}` : 'none') },
+            { head: 'omitted mass', cell: (f) => (f.omitted_mass === null ? '–' : percent(f.omitted_mass)) },
+            { head: 'status', cell: (f) => (f.status === 'OK' ? 'OK' : reason(f.status)) },
+            { head: 'action', wide: true, cell: (f) => `${f.action ?? ''}${f.widened ? ', widened' : ''}` },
+          ],
+        }),
+      )
+    : null;
+
 function one(id) {
   return [
     h('h1', { tabindex: '-1' }, `Receipt ${id}`),
@@ -227,6 +251,7 @@ function one(id) {
           ),
         ),
       ),
+      flight(r),
     ]),
   ];
 }

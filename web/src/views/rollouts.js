@@ -187,6 +187,16 @@ function tiles() {
     ),
     tile('Published', number(l.published_tokens), `tokens, ${number(l.requests)} requests`),
     tile('Exact mismatches', number(l.exact_mismatches), `${number(l.exact_tokens)} exact tokens`, l.exact_mismatches ? 'fail' : ''),
+    l.fallbacks
+      ? tile(
+          'Full fallbacks',
+          number(l.fallbacks.full),
+          ['index_missed', 'index_stale', 'budget_exceeded', 'not_finite']
+            .filter((k) => l.fallbacks[k])
+            .map((k) => `${number(l.fallbacks[k])} ${k.replaceAll('_', ' ')}`)
+            .join(' · ') || `${number(l.fallbacks.widened)} widened`,
+        )
+      : null,
     tile('Sequences', number(l.active), `${l.queued} queued · ${l.recomputing} recomputing`),
     tile(
       'Receipts',
