@@ -1,7 +1,8 @@
-/* cmd_generate.c — kvasir generate: continuations by the engine itself, offline, for people and for comparison with references. */
-#include "console/commands/cli.h"
+/* cmd_generate.c — kvasir generate: continuations, by a server, or with --model by the engine itself for comparison with references. */
+#include "console/client.h"
 #include "console/commands/offline.h"
 #include "console/output.h"
+#include "console/tables.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 enum { TOP = 5, DEFAULT_STEPS = 64, MAX_PARAMS = 16 };
 
 struct options {
-    const char *model, *prompts, *force, *text, *pipeline;
+    const char *model, *prompts, *force, *text, *pipeline, *contract, *session;
     char *params[MAX_PARAMS];
     int n_params, steps, threads, chunk;
     double break_even;
@@ -121,7 +122,8 @@ static enum kv_status run_all(struct kv_engine *e, const struct options *o, cons
 
 static int usage(const char *why)
 {
-    fprintf(stderr, "kvasir generate: %s\nusage: kvasir generate --model M {--prompts FILE.json | --text T} [--steps N] [--force FILE.json]\n"
+    fprintf(stderr, "kvasir generate: %s\nusage: kvasir generate --text T [--steps N] [--contract exact|approximate] [--session S] [--pipeline P] [--json]      (by the server)\n"
+                    "       kvasir generate --model M {--prompts FILE.json | --text T} [--steps N] [--force FILE.json]\n"
                     "                       [--pipeline P [--param key=value]… [--break-even X]] [--threads N] [--chunk N] [--special] [--ignore-eos] [--json]\n", why);
     return KV_EXIT_USAGE;
 }
@@ -132,7 +134,8 @@ static const char *parse(int argc, char **argv, struct options *o)
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
         const char **text = !strcmp(a, "--model") ? &o->model : !strcmp(a, "--prompts") ? &o->prompts : !strcmp(a, "--force") ? &o->force
-                          : !strcmp(a, "--text") ? &o->text : !strcmp(a, "--pipeline") ? &o->pipeline : NULL;
+                          : !strcmp(a, "--text") ? &o->text : !strcmp(a, "--pipeline") ? &o->pipeline : !strcmp(a, "--contract") ? &o->contract
+                          : !strcmp(a, "--session") ? &o->session : NULL;
         int *number = !strcmp(a, "--steps") ? &o->steps : !strcmp(a, "--threads") ? &o->threads : !strcmp(a, "--chunk") ? &o->chunk : NULL;
         bool *flag = !strcmp(a, "--special") ? &o->special : !strcmp(a, "--ignore-eos") ? &o->ignore_eos : NULL;
         if (flag) {
@@ -148,14 +151,59 @@ static const char *parse(int argc, char **argv, struct options *o)
         else o->params[o->n_params++] = argv[i + 1];
         i++;
     }
+    bool offline = o->prompts || o->force || o->n_params || o->threads || o->chunk || o->break_even > 0 || o->special || o->ignore_eos;
+    if (!o->model && offline) return "--prompts, --force, --param, --break-even, --threads, --chunk, --special and --ignore-eos go with --model FILE.gguf";
+    if (o->model && (o->contract || o->session)) return "--contract and --session are for a server, without --model";
     return !o->prompts == !o->text ? "either --prompts or --text is needed" : NULL;
+}
+
+/* ---------------------------------------------------------------- by a server */
+
+static json_t *question(const struct options *o, const json_t *models)
+{
+    json_t *own = json_object(), *name = json_object_get(json_array_get(json_object_get(models, "data"), 0), "id");
+    if (o->contract) json_object_set_new(own, "contract", json_string(o->contract));
+    if (o->session) json_object_set_new(own, "session", json_string(o->session));
+    if (o->pipeline) json_object_set_new(own, "pipeline", json_string(o->pipeline));
+    return json_pack("{s:O?, s:s, s:i, s:i, s:o}", "model", name, "prompt", o->text, "max_tokens", o->steps, "temperature", 0, "kvasir", own);
+}
+
+static void print_lines(const char *text)
+{
+    char *copy = strdup(text ? text : ""), *rest = copy;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        kv_plain_text(line);
+        puts(line);
+    }
+    free(copy);
+}
+
+static int served(const struct options *o, const struct kv_cli *cli)
+{
+    json_t *models = NULL, *answer = NULL;
+    int status = kv_client_do(cli, "GET", "/v1/models", NULL, NULL, &models);
+    json_t *body = status ? NULL : question(o, models);
+    if (!status && !body) status = usage("the text is not UTF-8");
+    if (!status) status = kv_client_do(cli, "POST", "/v1/completions", body, NULL, &answer);
+    if (!status && cli->json) kv_output_json(answer, JSON_INDENT(2)), putchar('\n');
+    else if (!status) {
+        const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0), *by = json_object_get(answer, "kvasir");
+        print_lines(json_string_value(json_object_get(choice, "text")));
+        fprintf(stderr, "%s, %s, stage %s, receipt %s\n", json_string_value(json_object_get(by, "pipeline")), json_string_value(json_object_get(by, "published_contract")),
+                json_string_value(json_object_get(by, "release_stage")), json_string_value(json_object_get(by, "receipt_id")));
+    }
+    json_decref(models);
+    json_decref(body);
+    json_decref(answer);
+    return status;
 }
 
 int kv_cmd_generate(int argc, char **argv, const struct kv_cli *cli)
 {
-    struct options o = {.steps = DEFAULT_STEPS, .break_even = 1};
+    struct options o = {.steps = DEFAULT_STEPS};
     const char *why = parse(argc, argv, &o);
     if (why) return usage(why);
+    if (!o.model) return served(&o, cli);
     struct kv_error err = {0};
     struct kv_model *m = NULL;
     struct kv_engine *e = NULL;
@@ -172,7 +220,7 @@ int kv_cmd_generate(int argc, char **argv, const struct kv_cli *cli)
     kv_engine_config_default(&c);
     c.n_threads = o.threads;
     c.max_sequences = 1;
-    c.break_even = o.break_even;
+    c.break_even = o.break_even > 0 ? o.break_even : 1;
     if (o.chunk) c.prefill_chunk = o.chunk;
     s = kv_engine_create(m, &c, &e, &err);
     if (s == KV_OK) s = kv_offline_install(e, o.pipeline, o.params, o.n_params, &err);

@@ -211,18 +211,27 @@ static const char *header_of(void *http, const char *name)
     return kv_http_header(http, name);
 }
 
-static enum kv_status submit(struct kv_openai *o, struct kv_error *err)
+static enum kv_status assign(struct kv_openai *o, struct kv_error *err)
 {
     struct kv_cohort_key key = {o->tenant, o->q.class, o->session, o->q.contract, header_of, o->http};
-    struct kv_request_stats s;
+    bool baseline = o->pipeline && !strcmp(o->pipeline, "resident");
+    if (o->pipeline && !baseline) return kv_control_assign_candidate(o->app->control, o->pipeline, o->q.contract, &o->arm, err);
     kv_control_assign(o->app->control, &key, &o->arm);
-    if (o->baseline) o->arm.candidate = 0, o->arm.arm = KV_ARM_OUTSIDE;
+    if (baseline) o->arm.candidate = 0, o->arm.arm = KV_ARM_OUTSIDE;
+    return KV_OK;
+}
+
+static enum kv_status submit(struct kv_openai *o, struct kv_error *err)
+{
+    struct kv_request_stats s;
+    enum kv_status st = assign(o, err);
+    if (st) return st;
     kv_admission_ask(o);
     kv_traceparent_parse(o->http->traceparent, o->q.trace_id);
     o->q.candidate = o->arm.candidate;
     o->q.epoch = o->arm.epoch;
     o->q.deadline_us = o->deadline_ms ? kv_monotonic_us() + o->deadline_ms * 1000 : 0;
-    enum kv_status st = kv_engine_submit(o->app->engine, &o->q, &o->reader, err);
+    st = kv_engine_submit(o->app->engine, &o->q, &o->reader, err);
     if (st) return st;
     kv_stream_stats(o->reader, &s);
     o->id = s.id;

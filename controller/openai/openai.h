@@ -8,7 +8,8 @@
 struct kv_openai {
     struct kv_app *app;
     struct kv_http_request *http;
-    bool chat, stream, include_usage, logprobs, baseline; /* baseline: an operator asked for the resident pipeline */
+    bool chat, stream, include_usage, logprobs;
+    const char *pipeline;  /* an operator asked for it: resident, or the live candidate's; NULL: as the cohort has it */
     int32_t *ids;
     struct kv_openai_schema *schema; /* of response_format; NULL: any text */
     struct kv_request q;   /* strings belong to the request's JSON */

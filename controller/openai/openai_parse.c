@@ -219,11 +219,8 @@ static enum kv_status parse_kvasir(struct kv_openai *o, struct kv_error *err)
     if (!pipeline) return KV_OK;
     if (!(o->http->who.rights & KV_RIGHT_OPERATOR)) return kv_fail(err, KV_FORBIDDEN, "kvasir.pipeline", "choosing a pipeline needs the right 'operator'");
     if (!kv_pipeline_find(pipeline)) return kv_fail(err, KV_UNKNOWN_PIPELINE, "kvasir.pipeline", "no pipeline is named '%s'", pipeline);
-    o->baseline = !strcmp(pipeline, "resident");
-    if (o->baseline) return KV_OK;
-    kv_fail(err, KV_UNSUPPORTED, "kvasir.pipeline", "only the baseline, resident, can be asked for by name");
-    kv_hint(err, "other pipelines serve through a rollout");
-    return KV_UNSUPPORTED;
+    o->pipeline = pipeline;
+    return KV_OK;
 }
 
 /* ---------------------------------------------------------------- prompts */

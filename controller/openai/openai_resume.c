@@ -87,7 +87,7 @@ KV_HANDLER(kv_session_resume)
     if (app->draining) return kv_fail(err, KV_DRAINING, "server", "%s", kv_status_meaning(KV_DRAINING));
     struct kv_openai *o = calloc(1, sizeof *o);
     if (!o) return kv_fail(err, KV_OUT_OF_MEMORY, "request", "no memory for the request");
-    *o = (struct kv_openai){.app = app, .http = r, .stream = json_is_true(stream), .created_s = kv_realtime_us() / 1000000, .came_us = kv_realtime_us(), .baseline = true, .arm = {.arm = KV_ARM_OUTSIDE}};
+    *o = (struct kv_openai){.app = app, .http = r, .stream = json_is_true(stream), .created_s = kv_realtime_us() / 1000000, .came_us = kv_realtime_us(), .arm = {.arm = KV_ARM_OUTSIDE}};
     snprintf(o->tenant, sizeof o->tenant, "%s", r->who.tenant);
     snprintf(o->session, sizeof o->session, "%.63s", r->part[0]);
     struct kv_stored_pause p = {0};

@@ -101,7 +101,8 @@ static int decide(lua_State *L)
     take_text(L, UP_cause, q->cause, sizeof q->cause, false);
     take_text(L, UP_placement, q->placement, sizeof q->placement, false);
     lua_pushvalue(L, lua_upvalueindex(UP_placement));
-    q->no_word = lua_rawget(L, -2) != LUA_TNIL && !q->placement[0];
+    int type = lua_rawget(L, -2);
+    q->no_word = type != LUA_TNIL && !q->placement[0] && (type != LUA_TSTRING || lua_rawlen(L, -1));
     lua_pop(L, 1);
     take_text(L, UP_reason, q->reason, sizeof q->reason, true);
     lua_pushvalue(L, lua_upvalueindex(UP_priority));

@@ -80,6 +80,9 @@ struct kv_assignment {
     char pipeline[32];          /* of the arm */
 };
 void kv_control_assign(struct kv_control *c, const struct kv_cohort_key *k, struct kv_assignment *out);
+/* The live candidate for one request whose operator named its pipeline, whatever its cohort and share are. UNSUPPORTED where it serves nobody, BAD_ARGUMENT where
+ * the request's contract is stricter than the candidate's. */
+enum kv_status kv_control_assign_candidate(struct kv_control *c, const char *pipeline, enum kv_contract contract, struct kv_assignment *out, struct kv_error *err);
 /* The stage that an epoch of the release word belongs to; what a transition has replaced too, as long as its rollout is known. */
 enum kv_stage kv_control_stage_at(struct kv_control *c, uint64_t epoch);
 /* After a successful submit, with the engine's request id (kv_stream_stats): latency gates need to know both arms. */

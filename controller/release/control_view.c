@@ -22,6 +22,30 @@ void kv_control_assign(struct kv_control *c, const struct kv_cohort_key *k, stru
     pthread_mutex_unlock(&c->state);
 }
 
+enum kv_status kv_control_assign_candidate(struct kv_control *c, const char *pipeline, enum kv_contract contract, struct kv_assignment *out, struct kv_error *err)
+{
+    bool latched = c->port.word(c->port.ctx).latched;
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&c->state);
+    const struct kv_rollout *r = c->live && !latched && c->installed.candidate == c->live->r.id ? &c->live->r : NULL;
+    bool named = r && !strcmp(r->manifest.pipeline->name, pipeline), serves = named && (r->stage == KV_STAGE_CANARY || r->stage == KV_STAGE_RAMP || r->stage == KV_STAGE_FULL);
+    bool looser = serves && contract == KV_EXACT && r->manifest.contract != KV_EXACT;
+    if (serves && !looser) {
+        *out = (struct kv_assignment){.arm = KV_ARM_CANDIDATE, .candidate = r->id, .epoch = c->installed.epoch, .stage = r->stage};
+        snprintf(out->pipeline, sizeof out->pipeline, "%s", pipeline);
+    }
+    pthread_mutex_unlock(&c->state);
+    if (looser) {
+        kv_fail(err, KV_BAD_ARGUMENT, "kvasir.contract", "%s is approximate here, and the request is exact", pipeline);
+        kv_hint(err, "ask with the contract approximate");
+        return KV_BAD_ARGUMENT;
+    }
+    if (serves) return KV_OK;
+    kv_fail(err, KV_UNSUPPORTED, "kvasir.pipeline", named ? "%s serves nobody yet" : "%s is not what is rolled out", pipeline);
+    kv_hint(err, "resident can be asked for, and the pipeline of a rollout at CANARY, RAMP or FULL");
+    return KV_UNSUPPORTED;
+}
+
 enum kv_stage kv_control_stage_at(struct kv_control *c, uint64_t epoch)
 {
     enum kv_stage stage = KV_STAGE_OFF;

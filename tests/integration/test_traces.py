@@ -71,6 +71,26 @@ class TraceTest(unittest.TestCase):
             self.assertTrue(any(b"blue-1144" in data for data in kept.values()), "what the manifest names is kept with it")
             self.assertNotIn("blue-1144", logged)
 
+    def by_name(self, d):
+        """Whoever operates may name what is rolled out, in no cohort and without a session; the admission policy has its say all the same."""
+        def generate(*args):
+            p = subprocess.run([support.KVASIR, "--url", d.url, "--json", "generate", "--text", "The quick brown fox", "--steps", "4", *args], capture_output=True, text=True, timeout=60)
+            return json.loads(p.stdout)["kvasir"]["pipeline"] if p.returncode == 0 else p.stderr
+        self.assertEqual([generate(), generate("--pipeline", "layerwise"), generate("--pipeline", "resident")], ["resident", "layerwise", "resident"])
+        self.assertIn("UNSUPPORTED: quest is not what is rolled out", generate("--pipeline", "quest"))
+        self.assertIn("go with --model", generate("--threads", "1"))
+        policy = d.get("/api/v1/policies")[1]["policies"]
+        version = next(p["version"] for p in policy if p["kind"] == "admission")
+        for word, want in (('"resident"', "resident"), ("r.placement", "layerwise"), ('r.max_tokens == 4 and "nowhere" or nil', "layerwise")):  # the last is a fault, and answered as without a policy
+            source = f'return {{ api = 1, name = "placed", admission = function(r) return {{ action = "ADMIT_TRANSFER", placement = {word} }} end }}'
+            status, answer = d.post("/api/v1/policies/admission/activate", {"source": source}, headers={"If-Match": version})
+            self.assertEqual(status, 200, answer)
+            version = answer["version"]
+            self.assertEqual(generate("--pipeline", "layerwise"), want, word)
+        status, answer = d.post("/api/v1/policies/admission/activate", {"source": source.replace("r.max_tokens == 4 and", "")}, headers={"If-Match": version})
+        self.assertEqual((status, answer["error"]["code"]), (400, "POLICY_SHAPE"))  # one that always says so is not activated
+        d.wait_until(lambda: [r for r in d.get("/api/v1/receipts?kind=POLICY_FAULT")[1]["receipts"] if "'nowhere' is no placement" in r["detail"]])
+
     def test_a_cohort_by_header(self):
         steps = [{"stage": "SHADOW", "min_seconds": 0}, {"stage": "CANARY", "fraction": 0.999999, "min_seconds": 600}, {"stage": "RAMP", "fraction": 0.9999999}, {"stage": "FULL"}]
         base = {"name": "by-header", "pipeline": "layerwise", "steps": steps}
@@ -90,6 +110,7 @@ class TraceTest(unittest.TestCase):
                     self.assertEqual(self.complete({"X-Team": team} if team else {}, d, session=f"s-{team}")[0], 200)
                 arm = {s["session"]: s["arm"] for s in d.get("/api/v1/sessions")[1]["sessions"]}
                 self.assertEqual([arm[f"s-{t}"] for t in ("blue", "green", "Blue", None)], ["candidate", "candidate", "outside", "outside"])
+                self.by_name(d)
             with support.Daemon(state=state) as d:  # the same cohort after a restart
                 again = d.get(path)[1]
                 self.assertEqual((again["cohort"]["headers"], again["manifest"], again["stage"]), (["x-team=blue", "x-team=green"], made["manifest"], "CANARY"))

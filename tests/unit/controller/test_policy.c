@@ -223,7 +223,7 @@ START_TEST(an_error_does_not_end_a_policy)
 END_TEST
 
 static const struct { const char *answer, *own; int want; } placements[] = {
-    {"nil", "layerwise", KV_OK}, {"'layerwise'", "layerwise", KV_OK}, {"'resident'", "layerwise", KV_OK}, {"r.placement", "layerwise", KV_OK}, {"'layerwise'", NULL, KV_OK},
+    {"nil", "layerwise", KV_OK}, {"'layerwise'", "layerwise", KV_OK}, {"'resident'", "layerwise", KV_OK}, {"r.placement", "layerwise", KV_OK}, {"'layerwise'", NULL, KV_OK}, {"r.placement", NULL, KV_OK},
     {"'layerwise'", "resident", KV_POLICY_ILLEGAL}, {"'on the moon'", "layerwise", KV_POLICY_SHAPE}, {"'on the moon'", NULL, KV_POLICY_SHAPE}, {"7", "layerwise", KV_POLICY_SHAPE},
     {"'a word that is far too long for the name of any placement'", "layerwise", KV_POLICY_SHAPE},
 };
