@@ -138,19 +138,79 @@ START_TEST(ties_go_to_the_lower_row)
 }
 END_TEST
 
-START_TEST(damaged_rows_do_not_break_selection)
+/* Damaged in one channel or in all, in the index or beyond the budget: the row is in every head's support, the others are ranked as if its key were
+ * zero, the output is no number where dense attention's is none, and no estimate says that little was left out. */
+START_TEST(damaged_rows_reach_attention_and_hide_no_other)
+{
+    const struct kv_selector_method *m = kv_selector_at((size_t)_i);
+    static const struct {
+        int32_t row, channels;
+        float value;
+    } damage[] = {{17, 8, NAN}, {17, 1, NAN}, {170, 1, NAN}, {170, 8, NAN}, {60, 1, INFINITY}, {60, 1, -INFINITY}, {170, 8, INFINITY}, {3, 1, NAN}};
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++)
+        for (int type = 0; type < 3; type++) {
+            struct test_case t;
+            case_random(&t, m->name, 4, 2, 8, 200, 9 + i);
+            tighten(&t);
+            t.c.row_type = type == 0 ? KV_F32 : type == 1 ? KV_F16 : KV_BF16;
+            if (m->online_estimate && strcmp(m->name, "sparq")) case_param(&t, "estimate_rows", 8);
+            float *key = t.k + damage[i].row * 8;
+            memset(key, 0, 8 * sizeof *key);
+            struct kv_lab_result zero = case_run(&t);
+            for (int32_t c = 0; c < damage[i].channels; c++) key[(c + 5) % 8] = damage[i].value;
+            struct kv_lab_result r = case_run(&t);
+            for (int32_t q = 0; q < 4; q++) {
+                uint64_t *mask = r.support + (size_t)q * (size_t)r.n_blocks, *other = zero.support + (size_t)q * (size_t)r.n_blocks;
+                if (q < 2) { /* of the damaged K/V head */
+                    ck_assert_msg(kv_mask_has(mask, damage[i].row), "%s hides row %d, damaged in %d channels by %g", m->name, damage[i].row, damage[i].channels, (double)damage[i].value);
+                    ck_assert_int_eq(isfinite(r.output[q * 8]) != 0, isfinite(r.dense[q * 8]) != 0);
+                    ck_assert(m->online_estimate ? r.estimated_omitted_mass[q] != r.estimated_omitted_mass[q] : r.estimated_omitted_mass[q] == -1);
+                    kv_mask_set(other, damage[i].row);
+                }
+                ck_assert_mem_eq(mask, other, (size_t)r.n_blocks * sizeof *mask);
+            }
+            kv_lab_result_free(&r);
+            kv_lab_result_free(&zero);
+            case_free(&t);
+        }
+}
+END_TEST
+
+/* Dropped rows take their damage along; rows in their place, and blocks that had some, are what they are. */
+START_TEST(damage_ends_with_its_row)
 {
     const struct kv_selector_method *m = kv_selector_at((size_t)_i);
     struct test_case t;
-    case_random(&t, m->name, 4, 2, 8, 90, 9);
+    struct kv_lab_rows stored;
+    struct kv_selector *grown, *fresh;
+    struct kv_error err;
+    uint64_t a[8], b[8];
+    struct kv_ledger ledger = {0};
+    case_random(&t, m->name, 2, 1, 8, 200, 31);
     tighten(&t);
-    for (int32_t c = 0; c < 8; c++) t.k[17 * 8 + c] = NAN;
-    t.k[40 * 8] = INFINITY;
-    t.k[41 * 8] = -INFINITY;
-    memset(t.k + 50 * 8, 0, 8 * sizeof *t.k);
-    struct kv_lab_result r = case_run(&t);
-    for (int32_t q = 0; q < 4; q++) ck_assert_int_gt(kv_mask_count(r.support + (size_t)q * (size_t)r.n_blocks, r.n_blocks), 0);
-    kv_lab_result_free(&r);
+    ck_assert_int_eq(kv_lab_rows_create(KV_F32, 8, 2, 0.3f, 200, t.k, t.v, &stored), KV_OK);
+    ck_assert_int_eq(m->create(&t.c.params, 8, 2, 200, 3, &grown, &err), KV_OK);
+    ck_assert_int_eq(m->create(&t.c.params, 8, 2, 200, 3, &fresh, &err), KV_OK);
+    struct kv_rows *rows = &stored.rows;
+    rows->n_rows = 140;
+    ck_assert_int_eq(m->build(grown, rows, NULL, 0), KV_OK);
+    ck_assert_int_eq(m->build(fresh, rows, NULL, 0), KV_OK);
+    float *key = (float *)stored.block[2] + 22 * 8, whole = *key;
+    *key = NAN;
+    rows->n_rows = 170;
+    ck_assert_int_eq(m->append(grown, rows, 140), KV_OK);
+    ck_assert_int_eq(m->query(grown, rows, t.q, 0, a, 4, NULL, &ledger), KV_OK);
+    ck_assert(kv_mask_has(a, 150) && kv_mask_has(a + 4, 150));
+    ck_assert_int_eq(m->drop(grown, 150), KV_OK);
+    *key = whole;
+    ck_assert_int_eq(m->append(grown, rows, 150), KV_OK);
+    ck_assert_int_eq(m->append(fresh, rows, 140), KV_OK);
+    ck_assert_int_eq(m->query(grown, rows, t.q, 0, a, 4, NULL, &ledger), KV_OK);
+    ck_assert_int_eq(m->query(fresh, rows, t.q, 0, b, 4, NULL, &ledger), KV_OK);
+    ck_assert_mem_eq(a, b, sizeof a);
+    m->destroy(grown);
+    m->destroy(fresh);
+    kv_lab_rows_free(&stored);
     case_free(&t);
 }
 END_TEST
@@ -350,7 +410,8 @@ Suite *suite_selectors(void)
     tcase_add_loop_test(c, drawn_shapes_with_copies_and_empty_clusters_are_sound, 0, n);
     tcase_add_loop_test(c, full_budget_is_dense_by_bits, 0, n);
     tcase_add_loop_test(c, ties_go_to_the_lower_row, 0, n);
-    tcase_add_loop_test(c, damaged_rows_do_not_break_selection, 0, n);
+    tcase_add_loop_test(c, damaged_rows_reach_attention_and_hide_no_other, 0, n);
+    tcase_add_loop_test(c, damage_ends_with_its_row, 0, n);
     tcase_add_loop_test(c, drop_and_append_return_to_the_same_support, 0, n);
     tcase_add_loop_test(c, replaced_rows_are_indexed_afresh, 0, n);
     tcase_add_loop_test(c, any_order_of_steps_is_survived, 0, n);
