@@ -105,8 +105,11 @@ struct kv_candidate {
     const struct kv_pipeline *pipeline;
     struct kv_params params;
     double byte_cost; /* what a byte that selecting reads counts beside one of all rows in order; 0: the method's times the engine's break_even */
+    bool own_share;   /* index_share is this candidate's; else the engine's */
+    double index_share;
 };
 #define KV_BYTE_COST_MOST 10000
+#define KV_INDEX_SHARE_MOST 1000000
 
 /* ---------------------------------------------------------------- decisions and facts supplied by the controller */
 
@@ -437,6 +440,7 @@ struct kv_engine_stats { /* a consistent copy made by the decode thread after ea
     int32_t n_tiers;
 };
 void kv_engine_stats(const struct kv_engine *e, struct kv_engine_stats *out); /* any thread */
+double kv_engine_index_share(const struct kv_engine *e); /* of candidates that bring none */
 const char *kv_engine_isa(const struct kv_engine *e);
 
 /* What a sequence is busy with before it yields tokens: rows of its prompt, rows read back, rows computed anew after a rollback. */

@@ -133,6 +133,7 @@ json_t *kv_api_rollout_json(const struct kv_rollout_view *v)
     json_t *o = json_pack("{s:o, s:o, s:s, s:o, s:s, s:o, s:o}", "id", rollout_id(r->id), "name", text(m->name), "pipeline", m->pipeline->name, "params", params_json(m),
                           "contract", contract(m->contract), "manifest", kv_api_hex_json(m->digest, 32), "model_artifact", kv_api_hex_json(m->model_artifact, 32));
     json_object_set_new(o, "byte_cost", m->byte_cost > 0 ? kv_real_json(m->byte_cost) : json_null());
+    json_object_set_new(o, "index_share", m->byte_cost > 0 && m->index_share >= 0 ? kv_real_json(m->index_share) : json_null());
     json_t *state = json_pack("{s:s, s:f, s:b, s:b, s:I, s:i, s:I, s:o, s:o, s:o}", "stage", kv_stage_name(r->stage), "fraction", r->fraction, "paused", (int)r->paused,
                               "live", (int)r->live, "version", (json_int_t)r->version, "step", (int)r->step, "epoch", (json_int_t)r->epoch, "created_at",
                               kv_time_json(r->created_us), "stage_since", kv_time_json(r->stage_since_us), "ended_at", kv_time_json(r->ended_us));

@@ -19,6 +19,7 @@ struct kv_release_port {
     void (*set_fallback)(void *ctx, const struct kv_fallback_table *t, double max_omitted_mass);
     size_t (*samples)(void *ctx, struct kv_sample *out, size_t cap);
     void (*stats)(void *ctx, struct kv_engine_stats *out);
+    double index_share; /* the engine's, for new manifests */
 };
 struct kv_release_port kv_release_port_of(struct kv_engine *e);
 

@@ -51,6 +51,13 @@ void kv_control_begin_step(struct kv_control *c)
     pthread_mutex_unlock(&c->evidence);
 }
 
+/* What was approved is what is served: a manifest made before costs were kept was made where bytes were alike, whatever a method declares today. */
+static struct kv_candidate candidate_of(const struct kv_rollout *r)
+{
+    const struct kv_manifest *m = &r->manifest;
+    return (struct kv_candidate){r->id, m->pipeline, m->params, m->byte_cost > 0 ? m->byte_cost : 1, m->index_share >= 0, m->index_share};
+}
+
 enum kv_status kv_control_install(struct kv_control *c, uint64_t epoch, struct kv_error *err)
 {
     struct kv_release_word w = c->port.word(c->port.ctx);
@@ -59,7 +66,7 @@ enum kv_status kv_control_install(struct kv_control *c, uint64_t epoch, struct k
     pthread_mutex_lock(&c->state);
     const struct kv_rollout *r = c->live ? &c->live->r : NULL;
     bool shadow = r && r->stage == KV_STAGE_SHADOW, some = r && r->stage != KV_STAGE_OFF;
-    if (some) candidate = (struct kv_candidate){r->id, r->manifest.pipeline, r->manifest.params, r->manifest.byte_cost};
+    if (some) candidate = candidate_of(r);
     pthread_mutex_unlock(&c->state);
     enum kv_status st = c->port.install(c->port.ctx, some ? &candidate : NULL, shadow, w.epoch, epoch, err);
     if (st != KV_OK) return st;
@@ -112,7 +119,7 @@ enum kv_status kv_control_advance(struct kv_control *c, enum kv_stage to, int32_
     }
     after->transitions[after->n_transitions - 1].receipt = t.receipt;
     kv_control_at(c, KV_AT_ADVANCE_COMMITTED);
-    struct kv_candidate candidate = {after->id, after->manifest.pipeline, after->manifest.params, after->manifest.byte_cost};
+    struct kv_candidate candidate = candidate_of(after);
     st = c->port.install(c->port.ctx, &candidate, to == KV_STAGE_SHADOW, expected, t.epoch, err);
     kv_control_at(c, KV_AT_ADVANCE_INSTALLED);
     /* Stage and evidence change together: what the stage before has left, counters too, must not be judged under the new one. */

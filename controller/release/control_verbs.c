@@ -127,6 +127,7 @@ static void bind(const struct kv_control *c, struct kv_manifest *m)
     const struct kv_selector_method *method = kv_selector_find(m->pipeline->selector);
     memcpy(m->model_artifact, c->config.model_artifact, 32);
     memcpy(m->numerics_id, c->config.numerics_id, 32);
+    m->index_share = method ? c->port.index_share : -1;
     m->byte_cost = method ? method->byte_cost * (c->config.break_even > 0 ? c->config.break_even : 1) : 0;
 }
 

@@ -290,5 +290,5 @@ PORT(void port_stats, (void *e, struct kv_engine_stats *out), kv_engine_stats(e,
 
 struct kv_release_port kv_release_port_of(struct kv_engine *e)
 {
-    return (struct kv_release_port){e, port_install, port_rearm, port_word, port_rollback, port_recomputing, port_fallback, port_samples, port_stats};
+    return (struct kv_release_port){e, port_install, port_rearm, port_word, port_rollback, port_recomputing, port_fallback, port_samples, port_stats, kv_engine_index_share(e)};
 }

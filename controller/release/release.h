@@ -42,6 +42,7 @@ struct kv_manifest {
     const struct kv_pipeline *pipeline; /* its ten contract fields are in the digest */
     struct kv_params params;
     double byte_cost;                   /* as a candidate's, resolved when it was made: a replay selects from the same row on; 0: no selector, or made before it was kept */
+    double index_share;                 /* likewise; -1: no selector, or made before it was kept: the engine's */
     enum kv_contract contract;          /* the pipeline's exactness */
     uint8_t model_artifact[32], adapter_set[32], numerics_id[32];
     struct kv_cohort cohort;

@@ -74,6 +74,7 @@ enum kv_status kv_manifest_seal(struct kv_manifest *m, struct kv_error *err)
         return KV_CONTRACT_FORBIDS;
     }
     if (!(m->byte_cost >= 0 && m->byte_cost <= KV_BYTE_COST_MOST)) return kv_fail(err, KV_BAD_ARGUMENT, "byte_cost", "byte_cost must lie in 0 to %d", KV_BYTE_COST_MOST);
+    if (m->byte_cost > 0 && !(m->index_share == -1 || (m->index_share >= 0 && m->index_share <= KV_INDEX_SHARE_MOST))) return kv_fail(err, KV_BAD_ARGUMENT, "index_share", "index_share must lie in 0 to %d", KV_INDEX_SHARE_MOST);
     if (m->n_steps == 0) {
         memcpy(m->steps, default_steps, sizeof default_steps);
         m->n_steps = sizeof default_steps / sizeof *default_steps;
@@ -94,8 +95,8 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
 {
     struct kv_canonical c = {out, cap, 0};
     const struct kv_pipeline *p = m->pipeline;
-    bool costs = m->byte_cost > 0, headers = costs || m->cohort.n_headers;
-    kv_canonical_text(&c, costs ? "kvasir-manifest-3" : headers ? "kvasir-manifest-2" : "kvasir-manifest-1"); /* what has neither keeps the bytes of before */
+    bool costs = m->byte_cost > 0, share = costs && m->index_share >= 0, headers = costs || m->cohort.n_headers;
+    kv_canonical_text(&c, share ? "kvasir-manifest-4" : costs ? "kvasir-manifest-3" : headers ? "kvasir-manifest-2" : "kvasir-manifest-1"); /* what has none of it keeps the bytes of before */
     kv_canonical_text(&c, m->name);
     const char *const fields[] = {p->name,  p->support,      p->representation, p->tier,     p->unit,     p->index,
                                   p->update_phase, p->compute_site, p->fallback,       p->workload, p->placement, p->selector};
@@ -108,6 +109,7 @@ enum kv_status kv_manifest_bytes(const struct kv_manifest *m, uint8_t *out, size
         kv_canonical_f64(&c, m->params.value[i]);
     }
     if (costs) kv_canonical_f64(&c, m->byte_cost);
+    if (share) kv_canonical_f64(&c, m->index_share);
     kv_canonical_bytes(&c, m->model_artifact, 32);
     kv_canonical_bytes(&c, m->adapter_set, 32);
     kv_canonical_bytes(&c, m->numerics_id, 32);
@@ -185,7 +187,7 @@ enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manif
     uint8_t digest[32];
     memcpy(digest, m->digest, 32);
     int form = 0;
-    if (kv_canonical_read_text(&r, text, sizeof text) && !strncmp(text, "kvasir-manifest-", 16) && text[16] >= '1' && text[16] <= '3' && !text[17]) form = text[16] - '0';
+    if (kv_canonical_read_text(&r, text, sizeof text) && !strncmp(text, "kvasir-manifest-", 16) && text[16] >= '1' && text[16] <= '4' && !text[17]) form = text[16] - '0';
     if (!form || !kv_canonical_read_text(&r, m->name, sizeof m->name) || !kv_canonical_read_text(&r, name, sizeof name))
         return kv_fail(err, KV_STORE_CORRUPT, "manifest", "a stored manifest cannot be read");
     m->pipeline = kv_pipeline_find(name);
@@ -200,7 +202,8 @@ enum kv_status kv_manifest_parse(const uint8_t *bytes, size_t n, struct kv_manif
         double v = kv_canonical_read_f64(&r);
         if (!r.failed && kv_params_set(m->pipeline, &m->params, text, v, NULL) != KV_OK) r.failed = true;
     }
-    m->byte_cost = form == 3 ? kv_canonical_read_f64(&r) : 0;
+    m->byte_cost = form > 2 ? kv_canonical_read_f64(&r) : 0;
+    m->index_share = form > 3 ? kv_canonical_read_f64(&r) : -1;
     kv_canonical_read_bytes(&r, m->model_artifact, 32);
     kv_canonical_read_bytes(&r, m->adapter_set, 32);
     kv_canonical_read_bytes(&r, m->numerics_id, 32);

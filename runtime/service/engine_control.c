@@ -107,7 +107,7 @@ enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r,
         status = kv_selection_create(a.method, &a.candidate.params, &e->shape, r->n_prompt + r->max_tokens, r->n_prompt, true, &s->selection, err);
         if (status != KV_OK) goto fail;
         s->selection->build_rows = r->n_prompt;
-        s->selection->build_share = e->config.index_share;
+        s->selection->build_share = a.candidate.index_share;
         s->selection->byte_cost = a.candidate.byte_cost;
     }
     s->submitted_us = kv_engine_now_us();
@@ -158,6 +158,8 @@ enum kv_status kv_engine_install(struct kv_engine *e, const struct kv_candidate 
         a.placement = kv_placement_find(p->placement);
         a.method = p->selector ? kv_selector_find(p->selector) : NULL;
         if (!(c->byte_cost >= 0 && c->byte_cost <= KV_BYTE_COST_MOST)) return kv_fail(err, KV_BAD_ARGUMENT, "byte_cost", "byte_cost is %g and must lie in 0 to %d", c->byte_cost, KV_BYTE_COST_MOST);
+        if (c->own_share && !(c->index_share >= 0 && c->index_share <= KV_INDEX_SHARE_MOST)) return kv_fail(err, KV_BAD_ARGUMENT, "index_share", "index_share is %g and must lie in 0 to %d", c->index_share, KV_INDEX_SHARE_MOST);
+        if (!c->own_share) a.candidate.index_share = e->config.index_share;
         if (a.method && c->byte_cost == 0) a.candidate.byte_cost = a.method->byte_cost * e->config.break_even;
     }
     if (epoch > KV_EPOCH_MAX) return kv_fail(err, KV_BAD_ARGUMENT, "epoch", "the epoch exceeds its range");
@@ -167,6 +169,11 @@ enum kv_status kv_engine_install(struct kv_engine *e, const struct kv_candidate 
     if (moved) e->assignment = a;
     pthread_mutex_unlock(&e->lock);
     return moved ? KV_OK : kv_fail(err, KV_SUPERSEDED, "epoch", "the release moved on from epoch %llu before this took effect", (unsigned long long)expected_epoch);
+}
+
+double kv_engine_index_share(const struct kv_engine *e)
+{
+    return e->config.index_share;
 }
 
 enum kv_status kv_engine_rearm(struct kv_engine *e, uint64_t epoch, struct kv_error *err)

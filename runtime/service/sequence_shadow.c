@@ -105,7 +105,7 @@ static bool open_shadow(struct kv_engine *e, struct kv_sequence *s)
     }
     if (!s->shadow && kv_selection_create(e->now.method, &e->now.candidate.params, &e->shape, s->n_prompt + s->max_tokens, s->n_prompt, false, &s->shadow, NULL) != KV_OK)
         return false;
-    if (e->config.index_share > 0) s->shadow->build_share = SHADOW_BUILD * e->shape.n_layers * e->shape.n_kv_heads;
+    if (e->now.candidate.index_share > 0) s->shadow->build_share = SHADOW_BUILD * e->shape.n_layers * e->shape.n_kv_heads;
     s->shadow->byte_cost = e->now.candidate.byte_cost;
     s->shadow->build_rows = s->n_prompt;
     s->shadow_candidate = e->now.candidate.id;

@@ -20,7 +20,7 @@
 static struct {
     _Atomic uint64_t word;
     uint64_t candidate;
-    double byte_cost;
+    double byte_cost, index_share; /* share -1: the engine's own */
     bool shadow;
     int32_t recomputing;
     struct kv_sample sample[4096];
@@ -39,6 +39,7 @@ static inline enum kv_status install(void *ctx, const struct kv_candidate *c, bo
     if (!atomic_compare_exchange_strong(&engine.word, &expected, epoch)) return kv_fail(err, KV_SUPERSEDED, "epoch", "superseded");
     engine.candidate = c ? c->id : 0;
     engine.byte_cost = c ? c->byte_cost : 0;
+    engine.index_share = c && c->own_share ? c->index_share : -1;
     engine.shadow = shadow;
     engine.installs++;
     return KV_OK;
@@ -108,13 +109,13 @@ static inline void on_event(void *ctx, enum kv_control_event what, uint64_t roll
     events++;
 }
 
-static double break_even; /* of the engine that the next start meets */
+static double break_even, index_share; /* of the engine that the next start meets */
 static bool drills_before_full; /* of the next start */
 static inline void start_with(uint8_t model)
 {
     struct kv_error err = {0};
     memset(&engine, 0, sizeof engine);
-    struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats};
+    struct kv_release_port port = {NULL, install, rearm, word, rollback, recomputing, set_fallback, samples, stats, index_share};
     ck_assert_msg(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err) == KV_OK, "%s", err.message);
     struct kv_control_config c = {.manual = true, .monotonic_us = clock_us, .realtime_us = clock_us, .on_event = on_event, .model_artifact = {model}, .drills_before_full = drills_before_full, .break_even = break_even};
     ck_assert_msg(kv_control_create(port, store, &c, &control, &err) == KV_OK, "%s", err.message);

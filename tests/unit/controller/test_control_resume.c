@@ -22,21 +22,55 @@ START_TEST(a_restart_resumes_the_stage)
 }
 END_TEST
 
-/* From which row on a rollout selects was settled when it was made: another factor after a restart holds for new ones. */
-START_TEST(a_rollout_keeps_its_byte_cost)
+/* From which row and from which token on a rollout selects was settled when it was made: other settings after a restart hold for new ones. */
+START_TEST(a_rollout_keeps_what_decides_when_it_selects)
 {
     double declared = kv_selector_find("quest")->byte_cost;
     break_even = 0.5;
+    index_share = 7;
     stop();
     start();
     create("quest");
     run(15, 0.01, true, 1);
     ck_assert_double_eq(engine.byte_cost, declared * 0.5);
+    ck_assert_double_eq(engine.index_share, 7);
     break_even = 3;
+    index_share = 0;
     stop();
     start();
     ck_assert_double_eq(engine.byte_cost, declared * 0.5);
+    ck_assert_double_eq(engine.index_share, 7);
     break_even = 0;
+}
+END_TEST
+
+/* One that was made before either was kept goes on as it was approved: bytes alike, and the engine's share. */
+START_TEST(a_rollout_of_before_costs_goes_on_as_it_was)
+{
+    struct kv_rollout r = {.id = 1, .epoch = 1, .version = 1, .stage = KV_STAGE_OFF, .step = -1, .live = true, .stage_since_us = now_us, .created_us = now_us};
+    struct kv_error err = {0};
+    struct kv_manifest *m = &r.manifest;
+    uint64_t receipt;
+    break_even = 3;
+    index_share = 7;
+    stop();
+    strcpy(m->name, "old");
+    m->pipeline = kv_pipeline_find("quest");
+    m->contract = KV_APPROXIMATE;
+    m->model_artifact[0] = 1;
+    m->index_share = -1;
+    kv_params_default(m->pipeline, &m->params);
+    ck_assert_msg(kv_manifest_seal(m, &err) == KV_OK, "%s", err.message);
+    ck_assert_int_eq(kv_store_open(&(struct kv_store_config){.dir = dir}, &store, &err), KV_OK);
+    ck_assert_msg(kv_store_put_rollout(store, &r, "test", "old", &receipt, &err) == KV_OK, "%s", err.message);
+    kv_store_close(store);
+    start();
+    ck_assert_mem_eq(view(1)->r.manifest.digest, m->digest, 32);
+    run(15, 0.01, true, 1);
+    ck_assert_msg(engine.candidate == 1, "it is at %s", kv_stage_name(view(1)->r.stage));
+    ck_assert_double_eq(engine.byte_cost, 1);
+    ck_assert_double_eq(engine.index_share, -1);
+    break_even = index_share = 0;
 }
 END_TEST
 
@@ -166,7 +200,8 @@ Suite *suite_control_resume(void)
     tcase_add_checked_fixture(t, set_up, tear_down);
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_restart_resumes_the_stage);
-    tcase_add_test(t, a_rollout_keeps_its_byte_cost);
+    tcase_add_test(t, a_rollout_keeps_what_decides_when_it_selects);
+    tcase_add_test(t, a_rollout_of_before_costs_goes_on_as_it_was);
     tcase_add_test(t, another_model_is_not_resumed);
     tcase_add_test(t, a_forged_database_is_not_resumed);
     tcase_add_test(t, a_committed_advance_is_resumed_at_its_stage);

@@ -193,10 +193,15 @@ START_TEST(the_digest_covers_every_field)
 {
     struct kv_manifest a = quest();
     ck_assert_int_eq(kv_manifest_seal(&a, NULL), KV_OK);
-    struct kv_manifest v[11];
+    struct kv_manifest v[14];
     int n = 0;
-    for (int i = 0; i < 11; i++) v[i] = quest();
-    v[n++].byte_cost = 2.5;
+    for (int i = 0; i < 14; i++) v[i] = quest();
+    v[n].index_share = -1;
+    v[n++].byte_cost = 2.5; /* form 3 */
+    v[n].byte_cost = 2.5;
+    v[n++].index_share = 0;
+    v[n].byte_cost = 2.5;
+    v[n++].index_share = 3;
     strcpy(v[n++].name, "quest-65");
     ck_assert_int_eq(kv_params_set(v[n].pipeline, &v[n].params, "budget_rows", 128 + (kv_params_get(v[n].pipeline, &v[n].params, "budget_rows") == 128) * 64, NULL), KV_OK);
     n++;
@@ -226,6 +231,7 @@ START_TEST(the_digest_covers_every_field)
         ck_assert_mem_eq(back.digest, v[i].digest, 32);
         ck_assert_int_eq(back.n_steps, v[i].n_steps);
         ck_assert_double_eq(back.byte_cost, v[i].byte_cost);
+        ck_assert_double_eq(back.index_share, v[i].byte_cost > 0 ? v[i].index_share : -1);
         for (size_t cut = 0; cut < size; cut += 7) ck_assert_int_ne(kv_manifest_parse(bytes, cut, &back, NULL), KV_OK);
         bytes[size / 2] ^= 1;
         ck_assert_int_ne(kv_manifest_parse(bytes, size, &back, NULL), KV_OK);
