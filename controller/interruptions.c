@@ -1,9 +1,6 @@
 /* interruptions.c — pause and result; openai_resume.c has resume. */
 #include "controller/interruptions.h"
 
-#include "runtime/service/credits.h"
-
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +21,7 @@ struct kv_interruptions {
     pthread_cond_t asked; /* a caller has its answer */
     struct running *first; /* the newest */
     int64_t began_us, began_monotonic_us;
-    int64_t oldest_us; /* no open pause is older; status thread */
+    _Atomic int64_t oldest_us; /* no open pause is older */
 };
 
 struct kv_interruptions *kv_interruptions_create(void)
@@ -66,15 +63,42 @@ void kv_interruptions_expire(struct kv_app *app)
     int64_t max_us = app->config->max_pause_s * 1000000, before_us = kv_interruptions_now_us(app->interruptions) - max_us;
     struct kv_pause_row oldest;
     struct kv_error err = {0};
-    int32_t n = 1;
+    int32_t n = 1, total;
     if (!max_us || app->interruptions->oldest_us > before_us) return;
-    enum kv_status st = kv_store_open_pauses(app->store, &oldest, &n, &err); /* oldest first */
+    enum kv_status st = kv_store_open_pauses(app->store, &oldest, &n, &total, &err); /* oldest first */
     if (!st) app->interruptions->oldest_us = n ? oldest.paused_us : before_us + max_us;
     if (!st && n && oldest.paused_us < before_us) {
         st = kv_store_expire_pauses(app->store, before_us, &n, &err);
         if (!st && n) kv_events_log(KV_LOG_WARN, "%d paused sessions were given up: nobody came for them in %lld s", (int)n, (long long)app->config->max_pause_s);
     }
     if (st) kv_events_log(KV_LOG_WARN, "late pauses were not given up: %s: %s", kv_status_name(err.status), err.message);
+}
+
+enum kv_status kv_interruptions_undo(struct kv_app *app, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err)
+{
+    enum kv_status st = kv_store_unresume(app->store, tenant, session, epoch, err);
+    app->interruptions->oldest_us = 0; /* it may be the oldest again */
+    return st;
+}
+
+void kv_interruptions_resumed(const struct kv_openai *o)
+{
+    struct kv_error err;
+    if (kv_store_forget_resumed(o->app->store, o->tenant, o->session, o->resumed, &err)) /* the next start takes it for unfinished */
+        kv_events_log(KV_LOG_WARN, "what session %.63s was resumed from could not be forgotten: %s", o->session, err.message);
+}
+
+enum kv_status kv_interruptions_drop(struct kv_app *app, const char *tenant, const char *session, struct kv_error *err)
+{
+    enum { MOST = 512 };
+    struct kv_pause_view *v = calloc(MOST, sizeof *v);
+    if (!v) return kv_fail(err, KV_OUT_OF_MEMORY, "session", "no memory for the list of pauses");
+    enum kv_status st = kv_store_drop_pause(app->store, tenant, session, err);
+    int32_t n = st ? 0 : kv_engine_paused_list(app->engine, v, MOST);
+    for (int32_t i = 0; i < n && i < MOST; i++)
+        if (!strcmp(v[i].tenant, tenant) && !strcmp(v[i].session, session)) (void)kv_engine_forget_paused(app->engine, v[i].request);
+    free(v);
+    return st;
 }
 
 /* ---------------------------------------------------------------- what a continuation needs */
@@ -183,7 +207,7 @@ bool kv_interruptions_paused(struct kv_interruptions *t, const struct kv_openai 
 
 /* ---------------------------------------------------------------- pause */
 
-static json_t *pause_json(const struct kv_stored_pause *p, const struct kv_pause_view *v)
+json_t *kv_pause_json(const struct kv_stored_pause *p, const struct kv_pause_view *v)
 {
     json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:i, s:i}", "session", p->session, "call_id", p->result.call_id, "pause_epoch", (json_int_t)p->epoch, "state",
                           kv_session_state_name(v->state), "asked", kv_pause_action_name(v->asked), "action", kv_pause_action_name(v->action), "tokens", (int)v->n_tokens, "published", (int)v->n_spoken);
@@ -240,7 +264,7 @@ enum kv_status kv_interruptions_tool_call(struct kv_openai *o, json_t **out, str
     if (getrandom(&salt, sizeof salt, 0) < 0) salt = (uint32_t)kv_realtime_us();
     snprintf(call_id, sizeof call_id, "call_%llu_%08x", (unsigned long long)o->id, salt);
     enum kv_status st = record(o->app, o->tenant, o->session, call_id, own->manifest, &v, &p, err);
-    if (!st) *out = pause_json(&p, &v);
+    if (!st) *out = kv_pause_json(&p, &v);
     kv_stored_pause_free(&p);
     tell(o->app->interruptions, own, st ? 0 : o->id);
     return st;
@@ -316,7 +340,7 @@ KV_HANDLER(kv_session_pause)
     }
     st = pause_one(app, of, (enum kv_pause_action)action, call_id, &v, &p, err);
     tell(app->interruptions, of, st ? 0 : v.request);
-    if (!st) st = kv_http_reply_json(r, 200, pause_json(&p, &v), err);
+    if (!st) st = kv_http_reply_json(r, 200, kv_pause_json(&p, &v), err);
     kv_stored_pause_free(&p);
     return st;
 }
@@ -406,104 +430,4 @@ KV_HANDLER(kv_session_result)
     kv_stored_pause_free(&p);
     free(tokens);
     return st;
-}
-
-/* ---------------------------------------------------------------- what operators see */
-
-KV_HANDLER(kv_api_interruptions)
-{
-    enum { MOST = 512 };
-    struct kv_app *app = r->app;
-    struct kv_pause_row *row = calloc(MOST, sizeof *row);
-    struct kv_pause_view *view = calloc(MOST, sizeof *view);
-    int32_t n = MOST;
-    enum kv_status st = row && view ? kv_store_open_pauses(app->store, row, &n, err) : kv_fail(err, KV_OUT_OF_MEMORY, "interruptions", "no memory for the list");
-    int32_t n_views = st ? 0 : kv_engine_paused_list(app->engine, view, MOST);
-    json_t *list = json_array();
-    for (int32_t i = 0; i < n && !st; i++) {
-        const struct kv_pause_view *v = NULL;
-        for (int32_t k = 0; k < n_views && k < MOST && !v; k++)
-            if (!strcmp(view[k].session, row[i].session) && !strcmp(view[k].tenant, row[i].tenant)) v = &view[k];
-        /* Of a process before: tokens are durable, rows are on disk or are computed again. */
-        struct kv_pause_view none = {.state = KV_SESSION_TOKEN_ONLY, .action = KV_PAUSE_DISCARD, .n_tokens = row[i].n_tokens};
-        struct kv_stored_pause p = {.epoch = row[i].epoch};
-        snprintf(p.session, sizeof p.session, "%s", row[i].session);
-        snprintf(p.result.call_id, sizeof p.result.call_id, "%s", row[i].call_id);
-        json_t *o = pause_json(&p, v ? v : &none);
-        json_object_set_new(o, "tenant", json_string(row[i].tenant));
-        json_object_set_new(o, "result_state", json_string(kv_result_state_name(row[i].result_state)));
-        json_object_set_new(o, "paused_at", kv_time_json(row[i].paused_us));
-        json_object_set_new(o, "seconds", kv_real_json(fmax(0, (double)(kv_interruptions_now_us(app->interruptions) - row[i].paused_us) / 1e6)));
-        json_array_append_new(list, o);
-    }
-    free(row);
-    free(view);
-    if (st) return json_decref(list), st;
-    return kv_http_reply_json(r, 200, json_pack("{s:o}", "interruptions", list), err);
-}
-
-static json_t *holders_json(const struct kv_credit_holder *h, int32_t n, int32_t cap, bool waits)
-{
-    json_t *list = json_array();
-    int64_t now_us = kv_monotonic_us();
-    for (int32_t i = 0; i < n && i < cap; i++) {
-        char id[24];
-        kv_request_id_format(h[i].request, id);
-        json_t *o = json_pack("{s:s, s:s, s:o}", "request", id, "what", h[i].what, "seconds", kv_real_json((double)(now_us - h[i].since_us) / 1e6));
-        if (waits) json_object_set_new(o, "lacks", json_string(kv_credit_name(h[i].lacks)));
-        else json_object_update_new(o, json_pack("{s:I, s:I, s:i, s:i}", "backend_bytes", (json_int_t)h[i].backend_bytes, "staging_bytes", (json_int_t)h[i].staging_bytes, "queue_slots", (int)h[i].queue_slots,
-                                             "sharers", (int)h[i].unit_waiters));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
-static void set_measured(json_t *o, const char *name, double v)
-{
-    json_object_set_new(o, name, v > 0 ? kv_real_json(v) : json_null());
-}
-
-/* What estimates are made from; null: not measured yet. */
-static json_t *rates_json(const struct kv_engine_stats *s, bool emulated)
-{
-    const struct kv_rates *r = &s->rates;
-    json_t *o = json_object();
-    set_measured(o, "prefill_tokens_per_s", r->prefill_tokens_per_s);
-    set_measured(o, "decode_tokens_per_s", r->decode_tokens_per_s);
-    set_measured(o, "decode_step_us", r->decode_step_us);
-    set_measured(o, "h2d_bytes_per_s", r->h2d_bytes_per_s);
-    set_measured(o, "d2h_bytes_per_s", r->d2h_bytes_per_s);
-    set_measured(o, "disk_read_bytes_per_s", r->disk_read_bytes_per_s);
-    set_measured(o, "disk_write_bytes_per_s", r->disk_write_bytes_per_s);
-    set_measured(o, "swap_bytes_per_iteration", (double)r->swap_bytes_per_iteration);
-    json_object_set_new(o, "link_emulated", json_boolean(emulated));
-    return o;
-}
-
-static json_t *demand_json(const struct kv_engine_stats *s)
-{
-    return json_pack("{s:o, s:o, s:i, s:I, s:i, s:I}", "h2d_bytes_per_s", kv_real_json(s->rates.h2d_promised), "d2h_bytes_per_s", kv_real_json(s->rates.d2h_promised), "waiting_requests", (int)s->queued,
-                     "waiting_prompt_tokens", (json_int_t)s->rates.waiting_prompt_tokens, "live_requests", (int)s->active, "live_tokens_left", (json_int_t)s->rates.live_tokens_left);
-}
-
-KV_HANDLER(kv_api_credits)
-{
-    enum { MOST = 512 };
-    struct kv_app *app = r->app;
-    struct kv_credit_holder *h = calloc(2 * MOST, sizeof *h);
-    struct kv_credit_view v;
-    if (!h) return kv_fail(err, KV_OUT_OF_MEMORY, "credits", "no memory for the list");
-    struct kv_engine_stats s;
-    kv_engine_stats(app->engine, &s);
-    kv_credits_view(kv_engine_credits(app->engine), &v, h, MOST, h + MOST, MOST);
-    json_t *list = json_array();
-    for (int k = 0; k < KV_CREDIT_KINDS; k++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "name", kv_credit_name((enum kv_credit)k), "unit", k == KV_CREDIT_QUEUE ? "slots" : "bytes", "total", (json_int_t)v.total[k],
-                                              "used", (json_int_t)v.used[k], "free", (json_int_t)(v.total[k] - v.used[k]), "peak", (json_int_t)v.peak[k]));
-    json_t *o = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "credits", list, "holders", holders_json(h, v.n_holders, MOST, false), "waiters", holders_json(h + MOST, v.n_waiters, MOST, true),
-                          "reserved", (json_int_t)v.reserved, "released", (json_int_t)v.released, "refused", (json_int_t)v.refused, "stale", (json_int_t)v.stale, "coalesced_bytes", (json_int_t)v.coalesced_bytes);
-    json_object_set_new(o, "rates", rates_json(&s, app->config->link_bytes_per_second > 0));
-    json_object_set_new(o, "demand", demand_json(&s));
-    free(h);
-    return kv_http_reply_json(r, 200, o, err);
 }

@@ -227,7 +227,9 @@ static enum kv_status start(struct daemon *d, struct kv_error *err)
     if (!st) st = open_model(d, err);
     if (!st) st = start_extents(d, err);
     if (!st) st = start_engine(d, err);
-    if (!st) st = kv_store_forget_resumed(app->store, NULL, NULL, err); /* nobody can undo a resume of the last run */
+    int32_t reopened = 0;
+    if (!st) st = kv_store_reopen_resumed(app->store, &reopened, err);
+    if (!st && reopened) kv_events_log(KV_LOG_INFO, "%d sessions are paused again: the last process ended before their continuations did", (int)reopened);
     if (!st) st = start_control(d, err);
     if (!st) st = start_quality(d, err);
     if (st) return st;

@@ -60,6 +60,7 @@ void kv_draw_credits(const struct kv_app *a, struct kv_grid *g)
     row = draw_rows(g, row, kv_table_find("holders"), json_object_get(credits, "holders"), SOME);
     row = draw_rows(g, row, kv_table_find("waiters"), json_object_get(credits, "waiters"), SOME);
     if (row >= g->rows - 1) return;
-    kv_grid_printf(g, row++, 1, 0, KV_STYLE_BOLD, "%zu paused session%s%s", json_array_size(paused), json_array_size(paused) == 1 ? "" : "s", json_array_size(paused) ? "; Tab opens their list" : "");
+    json_int_t total = json_integer_value(json_object_get(a->list[KV_VIEW_PAUSED], "total"));
+    kv_grid_printf(g, row++, 1, 0, KV_STYLE_BOLD, "%lld paused session%s%s", (long long)total, total == 1 ? "" : "s", total ? "; Tab opens their list" : "");
     draw_rows(g, row, kv_table_find("interruptions"), paused, g->rows);
 }

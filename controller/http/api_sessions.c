@@ -1,5 +1,6 @@
 /* api_sessions.c — sessions as operators see them: which arm serves them, what of their history is kept, and pin, unpin and drop. */
 #include "controller/http/api.h"
+#include "controller/interruptions.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,11 +126,13 @@ KV_HANDLER(kv_api_sessions_verb)
     if (v == sizeof verbs / sizeof *verbs) return kv_fail(err, KV_NOT_FOUND, "verb", "no verb of sessions is named '%s'; pin, unpin and drop are there", r->part[1]);
     enum kv_status st = one_row(r, &row, err);
     if (st) return st;
-    st = kv_engine_session(app->engine, verbs[v].what, json_string_value(json_object_get(row, "tenant")), r->part[0], &info, err);
+    const char *tenant = json_string_value(json_object_get(row, "tenant"));
+    if (verbs[v].what == KV_SESSION_DROP) st = kv_interruptions_drop(app, tenant, r->part[0], err);
+    if (!st) st = kv_engine_session(app->engine, verbs[v].what, tenant, r->part[0], &info, err);
     if (st) return json_decref(row), st;
     if (verbs[v].what == KV_SESSION_DROP) {
         json_object_set_new(row, "dropped_bytes", json_integer((json_int_t)info.bytes));
-        st = record_deletion(r, json_string_value(json_object_get(row, "tenant")), &info, row, err);
+        st = record_deletion(r, tenant, &info, row, err);
     } else {
         add_kept(row, &info);
     }

@@ -19,6 +19,7 @@ void kv_openai_free(struct kv_openai *o)
         kv_sessions_note(o->app->sessions, o->tenant, o->session, o->arm.arm, 0, (uint64_t)s.n_published, kv_realtime_us());
         kv_trace_record_add(o->app->trace, o->came_us, o->tenant, o->ids, o->q.n_prompt, s.n_published, o->deadline_ms, o->q.contract);
         kv_stream_close(o->reader);
+        if (o->resumed && (s.finish != KV_FINISH_CANCELLED || !o->app->draining)) kv_interruptions_resumed(o); /* what a stop cuts off is paused again at the next start */
     }
     kv_interruptions_ended(o->app->interruptions, o);
     o->app->inferring--;

@@ -15,6 +15,7 @@ struct kv_openai {
     struct kv_request q;   /* strings belong to the request's JSON */
     int64_t deadline_ms, created_s;
     int64_t arrival_us;    /* kv_interruptions_now_us, of a continuation: the original one */
+    uint64_t resumed;      /* epoch of the pause that it continues; 0: none */
     int64_t came_us;       /* CLOCK_REALTIME */
     struct kv_assignment arm;
     struct kv_stream *reader;

@@ -59,16 +59,16 @@ static enum kv_status start(struct kv_openai *o, struct kv_stored_pause *p, stru
     if (!st) kv_admission_ask(o);
     if (!st) st = kv_store_resume(o->app->store, o->tenant, o->session, p->epoch, err); /* one of two that resume at once wins here */
     if (!st && (st = kv_engine_submit(o->app->engine, &o->q, &o->reader, err))) {
-        struct kv_error ignored;
-        kv_store_unresume(o->app->store, o->tenant, o->session, p->epoch, &ignored);
+        struct kv_error undo;
+        if (kv_interruptions_undo(o->app, o->tenant, o->session, p->epoch, &undo))
+            kv_events_log(KV_LOG_WARN, "session %.63s stays resumed until the next start: its continuation was refused, and that could not be written down: %s", o->session, undo.message);
     }
     if (!st) {
         kv_stream_stats(o->reader, &s);
         o->id = s.id;
         kv_control_started(o->app->control, o->id, o->arm.arm);
+        o->resumed = p->epoch;
         kv_interruptions_running(o->app->interruptions, o);
-        struct kv_error ignored; /* what stays, goes at the next start */
-        kv_store_forget_resumed(o->app->store, o->tenant, o->session, &ignored);
     }
     json_decref(m);
     return st;

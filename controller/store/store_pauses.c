@@ -148,7 +148,7 @@ enum kv_status kv_store_put_pause(struct kv_store *s, struct kv_stored_pause *p,
 
 static enum kv_status expired(const struct kv_stored_pause *p, struct kv_error *err)
 {
-    kv_fail(err, KV_PAUSE_EXPIRED, "session", "the pause of epoch %llu lasted longer than interruptions.max_pause_s; nothing was applied", (unsigned long long)p->epoch);
+    kv_fail(err, KV_PAUSE_EXPIRED, "session", "the pause of epoch %llu was given up: its session was dropped, or it lasted longer than interruptions.max_pause_s; nothing was applied", (unsigned long long)p->epoch);
     kv_hint(err, "ask again in a new request");
     return KV_PAUSE_EXPIRED;
 }
@@ -269,17 +269,42 @@ enum kv_status kv_store_unresume(struct kv_store *s, const char *tenant, const c
 static enum kv_status run_forget(struct kv_store *s, void *arg, struct kv_error *err)
 {
     const struct resume *x = arg;
-    sqlite3_stmt *q = kv_store_prepare(s, x->session ? "UPDATE pauses SET tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE tenant = ? AND session = ? AND state = 'RESUMED' AND length(tokens) > 0"
-                                                     : "UPDATE pauses SET tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE state = 'RESUMED' AND length(tokens) > 0");
+    sqlite3_stmt *q = kv_store_prepare(s, "UPDATE pauses SET tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE tenant = ? AND session = ? AND epoch = ? AND state = 'RESUMED' AND length(tokens) > 0");
     if (!q) return kv_store_sql_error(s->db, "pauses", err);
-    if (x->session) bind_text(q, 1, x->tenant);
-    if (x->session) bind_text(q, 2, x->session);
+    bind_text(q, 1, x->tenant);
+    bind_text(q, 2, x->session);
+    sqlite3_bind_int64(q, 3, (sqlite3_int64)x->epoch);
     return kv_store_done(s, q, err);
 }
 
-enum kv_status kv_store_forget_resumed(struct kv_store *s, const char *tenant, const char *session, struct kv_error *err)
+enum kv_status kv_store_forget_resumed(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err)
 {
-    return kv_store_run(s, run_forget, &(struct resume){.tenant = tenant, .session = session}, err);
+    return kv_store_run(s, run_forget, &(struct resume){tenant, session, epoch, false}, err);
+}
+
+#define UNFINISHED "state = 'RESUMED' AND expired_us = 0 AND length(tokens) > 0"
+#define LAST_OF_ITS_SESSION "epoch = (SELECT max(epoch) FROM pauses q WHERE q.tenant = pauses.tenant AND q.session = pauses.session)"
+
+static enum kv_status run_reopen(struct kv_store *s, void *arg, struct kv_error *err)
+{
+    int32_t *n = arg;
+    enum kv_status st = KV_OK;
+    uint64_t id;
+    sqlite3_stmt *q = kv_store_prepare(s, "SELECT tenant, session, epoch FROM pauses WHERE " UNFINISHED " AND " LAST_OF_ITS_SESSION);
+    if (!q) return kv_store_sql_error(s->db, "pauses", err);
+    for (*n = 0; st == KV_OK && sqlite3_step(q) == SQLITE_ROW; (*n)++)
+        st = receipt(s, KV_RECEIPT_RESUME, (const char *)sqlite3_column_text(q, 0), (const char *)sqlite3_column_text(q, 1), (uint64_t)sqlite3_column_int64(q, 2) + 1,
+                     "the process ended before the continuation did; paused again", &id, err);
+    sqlite3_finalize(q);
+    static const char *const moves[] = {"UPDATE pauses SET state = 'PAUSED' WHERE " UNFINISHED " AND " LAST_OF_ITS_SESSION,
+                                        "UPDATE pauses SET tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE state = 'RESUMED' AND length(tokens) > 0"};
+    for (int i = 0; i < 2 && st == KV_OK; i++) st = (q = kv_store_prepare(s, moves[i])) ? kv_store_done(s, q, err) : kv_store_sql_error(s->db, "pauses", err);
+    return st;
+}
+
+enum kv_status kv_store_reopen_resumed(struct kv_store *s, int32_t *n, struct kv_error *err)
+{
+    return kv_store_run(s, run_reopen, n, err);
 }
 
 /* ---------------------------------------------------------------- expiry and lists */
@@ -289,7 +314,7 @@ struct expiry {
     int32_t n;
 };
 
-static enum kv_status expire_one(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err)
+static enum kv_status expire_one(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, const char *why, struct kv_error *err)
 {
     struct kv_receipt r;
     uint64_t id;
@@ -297,7 +322,7 @@ static enum kv_status expire_one(struct kv_store *s, const char *tenant, const c
     r.reason = KV_PAUSE_EXPIRED;
     snprintf(r.tenant, sizeof r.tenant, "%.63s", tenant);
     snprintf(r.session, sizeof r.session, "%.63s", session);
-    snprintf(r.detail, sizeof r.detail, "epoch %llu: nobody came for it in time", (unsigned long long)epoch);
+    snprintf(r.detail, sizeof r.detail, "epoch %llu: %s", (unsigned long long)epoch, why);
     enum kv_status st = kv_store_append(s, &r, &id, err);
     if (st != KV_OK) return st;
     sqlite3_stmt *q = kv_store_prepare(s, "UPDATE pauses SET state = 'RESUMED', expired_us = ?, tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE tenant = ? AND session = ? AND epoch = ?");
@@ -325,7 +350,7 @@ static enum kv_status run_expire(struct kv_store *s, void *arg, struct kv_error 
     }
     sqlite3_finalize(q);
     enum kv_status st = KV_OK;
-    for (int32_t i = 0; i < n && st == KV_OK; i++) st = expire_one(s, late[i].tenant, late[i].session, late[i].epoch, err);
+    for (int32_t i = 0; i < n && st == KV_OK; i++) st = expire_one(s, late[i].tenant, late[i].session, late[i].epoch, "nobody came for it in time", err);
     x->n = n;
     return st;
 }
@@ -338,13 +363,29 @@ enum kv_status kv_store_expire_pauses(struct kv_store *s, int64_t before_us, int
     return st;
 }
 
-enum kv_status kv_store_open_pauses(struct kv_store *s, struct kv_pause_row *out, int32_t *n, struct kv_error *err)
+static enum kv_status run_drop(struct kv_store *s, void *arg, struct kv_error *err)
+{
+    const struct resume *x = arg;
+    struct kv_stored_pause p;
+    enum kv_status st = last(s, x->tenant, x->session, &p, err);
+    kv_stored_pause_free(&p);
+    if (st == KV_OK && p.expired) st = KV_NOT_PAUSED;
+    if (st == KV_OK) st = expire_one(s, x->tenant, x->session, p.epoch, "dropped with its session", err);
+    return st == KV_NOT_PAUSED ? KV_OK : st;
+}
+
+enum kv_status kv_store_drop_pause(struct kv_store *s, const char *tenant, const char *session, struct kv_error *err)
+{
+    return kv_store_run(s, run_drop, &(struct resume){.tenant = tenant, .session = session}, err);
+}
+
+enum kv_status kv_store_open_pauses(struct kv_store *s, struct kv_pause_row *out, int32_t *n, int32_t *total, struct kv_error *err)
 {
     int32_t cap = *n;
-    *n = 0;
+    *n = *total = 0;
     pthread_mutex_lock(&s->read_mutex);
     sqlite3_stmt *q = NULL;
-    enum kv_status st = kv_store_query(s, "SELECT tenant, session, call_id, epoch, length(tokens) / 4, paused_us, result_state FROM pauses WHERE state = 'PAUSED' ORDER BY paused_us", &q, err);
+    enum kv_status st = kv_store_query(s, "SELECT tenant, session, call_id, epoch, length(tokens) / 4, paused_us, result_state, count(*) OVER () FROM pauses WHERE state = 'PAUSED' ORDER BY paused_us", &q, err);
     if (st == KV_OK) {
         int rc = SQLITE_DONE;
         while (*n < cap && (rc = sqlite3_step(q)) == SQLITE_ROW) {
@@ -356,6 +397,7 @@ enum kv_status kv_store_open_pauses(struct kv_store *s, struct kv_pause_row *out
             r->n_tokens = sqlite3_column_int(q, 4);
             r->paused_us = sqlite3_column_int64(q, 5);
             r->result_state = kv_result_state_from_name((const char *)sqlite3_column_text(q, 6));
+            *total = sqlite3_column_int(q, 7);
         }
         st = kv_store_finish(s, q, *n == cap ? SQLITE_DONE : rc, err);
     }

@@ -1,6 +1,6 @@
 /* store_pauses.h — pauses and their results in the store: every change is one transaction with its receipt, durable when the call returns.
  *
- *   put ─ PAUSED ─ [ result: reserve ─ ready ─ commit ─ applied, or retry ] ─ resume, or expire ─ RESUMED
+ *   put ─ PAUSED ─ [ result: reserve ─ ready ─ commit ─ applied, or retry ] ─ resume, or expire ─ RESUMED, until its continuation has ended
  *
  * Epochs of a session are one sequence: pauses have the odd ones, the resume of pause E has E + 1. Any thread. */
 #ifndef KV_STORE_PAUSES_H
@@ -33,8 +33,12 @@ enum kv_status kv_store_move_result(struct kv_store *s, const char *tenant, cons
 enum kv_status kv_store_resume(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err);
 /* Undoes a resume whose continuation could not be submitted. */
 enum kv_status kv_store_unresume(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err);
-/* Empties the tokens of the session's resumed pauses, for good (of a result its length stays): its continuation runs, so nothing asks for them again. session NULL: of all sessions. */
-enum kv_status kv_store_forget_resumed(struct kv_store *s, const char *tenant, const char *session, struct kv_error *err);
+/* Empties the tokens of a resumed pause, for good (of a result its length stays): its continuation has ended, so nothing asks for them again. */
+enum kv_status kv_store_forget_resumed(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err);
+/* At a start, before anybody resumes: what was resumed and whose continuation did not live to its end is paused again, each with its receipt; *n: how many. */
+enum kv_status kv_store_reopen_resumed(struct kv_store *s, int32_t *n, struct kv_error *err);
+/* The session's last pause is given up and its tokens emptied, with a receipt; OK when there is none. */
+enum kv_status kv_store_drop_pause(struct kv_store *s, const char *tenant, const char *session, struct kv_error *err);
 
 /* Gives up the open pauses from before `before_us` and empties their tokens, each with its receipt, some at a time; *n: how many. */
 enum kv_status kv_store_expire_pauses(struct kv_store *s, int64_t before_us, int32_t *n, struct kv_error *err);
@@ -46,6 +50,7 @@ struct kv_pause_row { /* of a list */
     int64_t paused_us;
     enum kv_result_state result_state;
 };
-enum kv_status kv_store_open_pauses(struct kv_store *s, struct kv_pause_row *out, int32_t *n, struct kv_error *err); /* *n: in cap, out count; oldest first */
+/* Oldest first. *n: in cap, out count; *total: there are. */
+enum kv_status kv_store_open_pauses(struct kv_store *s, struct kv_pause_row *out, int32_t *n, int32_t *total, struct kv_error *err);
 
 #endif

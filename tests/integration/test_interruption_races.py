@@ -137,7 +137,59 @@ class Limits(Pauses, unittest.TestCase):
             self.assertEqual((status, e["error"]["code"]), (410, "PAUSE_EXPIRED"))
 
 
+class Dropped(Pauses, unittest.TestCase):
+    def test_of_a_dropped_session_nothing_can_be_resumed(self):
+        state = tempfile.mkdtemp(prefix="kvasir-test-")
+        self.addCleanup(shutil.rmtree, state, True)
+        d = Daemon(state=state)
+        result = {"call_id": "c", "pause_epoch": 1, "result_id": "r", "content": " x"}
+        for start in range(2):
+            if start:
+                d.kill()
+                d = Daemon(state=state)
+            else:
+                self.run_and_pause(d, "gone", {"call_id": "c", "action": "preserve"})
+                self.assertEqual(d.get("/api/v1/interruptions")[1]["total"], 1)
+                self.assertEqual(d.post("/api/v1/sessions/gone/drop", {})[0], 200)
+            self.assertEqual(d.get("/api/v1/interruptions")[1], {"interruptions": [], "total": 0})
+            for verb, body in (("result", result), ("resume", {"pause_epoch": 1})):
+                status, e = d.post(f"/v1/sessions/gone/{verb}", body)
+                self.assertEqual((status, e["error"]["code"]), (410, "PAUSE_EXPIRED"), verb)
+        self.assertIn("epoch 1: dropped with its session", [r["detail"] for r in d.get("/api/v1/receipts?session=gone")[1]["receipts"]])
+        self.assertEqual(d.stop(), 0)
+
+
 class KilledTwice(Pauses, unittest.TestCase):
+    def test_a_continuation_that_was_killed_is_resumed_again(self):
+        state = tempfile.mkdtemp(prefix="kvasir-test-")
+        self.addCleanup(shutil.rmtree, state, True)
+        d = Daemon(state=state)
+        whole = d.complete(PROMPT, max_tokens=STEPS, ignore_eos=True)["choices"][0]["text"]
+        before, _ = self.run_and_pause(d, "s")
+        spoke = threading.Event()
+
+        def read():
+            try:
+                for _ in d.stream("/v1/sessions/s/resume", {"pause_epoch": 1}):
+                    spoke.set()
+            except (OSError, http.client.HTTPException):
+                pass  # its daemon is killed
+
+        t = threading.Thread(target=read)
+        t.start()
+        self.assertTrue(spoke.wait(60))
+        d.kill()
+        t.join(60)
+        d = Daemon(state=state)
+        self.assertEqual([i["session"] for i in d.get("/api/v1/interruptions")[1]["interruptions"]], ["s"])
+        events = self.resume(d, "s", 1)
+        self.assertEqual((text_of(before) + text_of(events), finish_of(events)), (whole, ["length"]))
+        d.kill()  # it has its answer now
+        d = Daemon(state=state)
+        status, e = d.post("/v1/sessions/s/resume", {"pause_epoch": 1})
+        self.assertEqual((status, e["error"]["code"]), (409, "NOT_PAUSED"))
+        self.assertEqual(d.stop(), 0)
+
     def test_a_session_pauses_and_is_killed_at_every_turn(self):
         state = tempfile.mkdtemp(prefix="kvasir-test-")
         self.addCleanup(shutil.rmtree, state, True)

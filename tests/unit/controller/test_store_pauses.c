@@ -138,11 +138,15 @@ START_TEST(epochs_pair_pauses_with_resumes)
     ck_assert_uint_eq(epoch, 3);
     ck_assert_int_eq(kv_store_resume(s, "other", "s", 3, &err), KV_NOT_PAUSED); /* another tenant's */
     struct kv_pause_row rows[4];
-    int32_t n = 4;
-    ck_assert_int_eq(kv_store_open_pauses(s, rows, &n, &err), KV_OK);
+    int32_t n = 4, total;
+    ck_assert_int_eq(kv_store_open_pauses(s, rows, &n, &total, &err), KV_OK);
     ck_assert_int_eq(n, 1);
     ck_assert_uint_eq(rows[0].epoch, 3);
     ck_assert_int_eq(rows[0].n_tokens, 4);
+    ck_assert_int_eq(put(s, "t", "", &epoch), KV_OK);
+    n = 1;
+    ck_assert_int_eq(kv_store_open_pauses(s, rows, &n, &total, &err), KV_OK);
+    ck_assert(n == 1 && total == 2);
     kv_store_close(s);
 }
 END_TEST
@@ -193,7 +197,7 @@ static bool on_disk(const void *bytes, size_t n)
     return found;
 }
 
-/* _i 0: it is resumed and runs on. 1: killed before that was forgotten, then started again. 2: nobody came for it. */
+/* _i 0: it is resumed, and its continuation ends. 1: killed before that; it is paused again, resumed and ends. 2: nobody came for it. 3: its session is dropped. */
 START_TEST(what_nobody_can_ask_for_again_is_on_no_disk)
 {
     enum { LONG = 3000 };
@@ -209,21 +213,52 @@ START_TEST(what_nobody_can_ask_for_again_is_on_no_disk)
     for (int i = 0; i < 4; i++) ck_assert_int_eq(kv_store_move_result(s, "acme", "s", &k, steps[i], secret, 4, &a, &err), KV_OK);
     ck_assert(on_disk(secret, sizeof secret));
     if (_i == 2) ck_assert_int_eq(kv_store_expire_pauses(s, 6, &n, &err), KV_OK);
+    else if (_i == 3) ck_assert_int_eq(kv_store_drop_pause(s, "acme", "s", &err), KV_OK);
     else ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_OK);
-    if (_i == 0) ck_assert_msg(kv_store_forget_resumed(s, "acme", "s", &err) == KV_OK, "%s", err.message);
-    if (_i == 1) ck_assert_int_eq(kv_store_forget_resumed(s, "acme", "another", &err), KV_OK);
+    if (_i == 0) ck_assert_msg(kv_store_forget_resumed(s, "acme", "s", 1, &err) == KV_OK, "%s", err.message);
+    if (_i == 1) ck_assert_int_eq(kv_store_forget_resumed(s, "acme", "another", 1, &err), KV_OK);
     kv_store_close(s);
     ck_assert_int_eq(on_disk(secret, sizeof secret), _i == 1);
     s = open_store();
-    if (_i == 1) ck_assert_int_eq(kv_store_forget_resumed(s, NULL, NULL, &err), KV_OK);
+    ck_assert_int_eq(kv_store_reopen_resumed(s, &n, &err), KV_OK);
+    ck_assert_int_eq(n, _i == 1);
+    if (_i == 1) {
+        ck_assert_int_eq(kv_store_last_pause(s, "acme", "s", &p, NULL), KV_OK);
+        ck_assert(!p.resumed && p.n_tokens == LONG && !memcmp(p.result_tokens, secret, sizeof secret));
+        kv_stored_pause_free(&p);
+        ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_OK);
+        ck_assert_int_eq(kv_store_forget_resumed(s, "acme", "s", 1, &err), KV_OK);
+    }
     ck_assert_int_eq(kv_store_last_pause(s, "acme", "s", &p, NULL), KV_OK);
     ck_assert(p.resumed && p.n_tokens == 0 && p.n_result_tokens == 4); /* the same result, late, gets the same answer */
     ck_assert_int_eq(memcmp(p.result.digest, k.digest, 32), 0); /* that it was applied, and what, stays */
     kv_stored_pause_free(&p);
-    ck_assert_int_eq(kv_store_move_result(s, "acme", "s", &k, KV_RESULT_RESERVED, NULL, 0, &a, &err), KV_OK);
-    ck_assert_int_eq(a, KV_RESULT_NOOP);
+    ck_assert_int_eq(kv_store_move_result(s, "acme", "s", &k, KV_RESULT_RESERVED, NULL, 0, &a, &err), _i < 2 ? KV_OK : KV_PAUSE_EXPIRED);
+    if (_i < 2) ck_assert_int_eq(a, KV_RESULT_NOOP);
     kv_store_close(s);
     ck_assert(!on_disk(secret, sizeof secret));
+}
+END_TEST
+
+/* An older continuation that ran when its session paused anew has a pause after it: only the last one can be open. */
+START_TEST(only_the_last_pause_of_a_session_is_open_again)
+{
+    struct kv_store *s = open_store();
+    struct kv_error err = {0};
+    uint64_t epoch;
+    int32_t n;
+    ck_assert_int_eq(put(s, "s", "", &epoch), KV_OK);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_OK);
+    ck_assert_int_eq(put(s, "s", "", &epoch), KV_OK);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 3, &err), KV_OK);
+    ck_assert_int_eq(put(s, "other", "", &epoch), KV_OK);
+    kv_store_close(s);
+    s = open_store();
+    ck_assert_msg(kv_store_reopen_resumed(s, &n, &err) == KV_OK, "%s", err.message);
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_STALE_PAUSE_EPOCH);
+    ck_assert_int_eq(kv_store_resume(s, "acme", "s", 3, &err), KV_OK);
+    kv_store_close(s);
 }
 END_TEST
 
@@ -269,7 +304,8 @@ Suite *suite_store_pauses(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_kill_after_every_step_loses_and_doubles_nothing, 0, 5);
-    tcase_add_loop_test(t, what_nobody_can_ask_for_again_is_on_no_disk, 0, 3);
+    tcase_add_loop_test(t, what_nobody_can_ask_for_again_is_on_no_disk, 0, 4);
+    tcase_add_test(t, only_the_last_pause_of_a_session_is_open_again);
     tcase_add_test(t, epochs_pair_pauses_with_resumes);
     tcase_add_test(t, a_late_pause_is_given_up_with_its_call);
     tcase_add_test(t, a_failure_before_the_commit_is_retryable_and_none_after);

@@ -110,7 +110,7 @@ const holdersTable = (d) =>
 const waste = (x) => `${number(x)} byte·ms`;
 const pausedTable = (d) =>
   card(
-    count(d.interruptions.length, 'paused session'),
+    count(d.total, 'paused session'),
     null,
     table({
       label: 'Paused sessions',
