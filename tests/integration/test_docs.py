@@ -91,5 +91,32 @@ for _page in PAGES:
         _name = re.sub(r"\W+", "_", os.path.relpath(_page, support.ROOT).removesuffix(".md"))
         setattr(DocsTest, f"test_commands_of_{_name}", page_test(_page))
 
+# Parts that no path of the daemon reaches: fixtures, the planner, comparisons whose field is not told, copies between tiers of one process.
+OFFLINE = ("fixture", "planner", "simulate", "identity/identity.c", "identity/receipt.c", "residency/directory_move.c", "evaluate/lab.c", "status.", ".def")
+
+
+class ReasonsTest(unittest.TestCase):
+    def test_every_code_is_listed_where_it_comes_from(self):
+        """A code in the tables is built outside fixtures; one in the lab's list is not; every code is in one of them."""
+        root = support.ROOT
+        with open(os.path.join(root, "runtime", "status.def"), encoding="utf-8") as f:
+            known = set(re.findall(r"^KV_STATUS\((\w+)", f.read(), re.M)) - {"OK"}
+        with open(os.path.join(root, "docs", "operators", "failures.md"), encoding="utf-8") as f:
+            tables, lab = f.read().split("## Reason codes")[1].split("## Codes of the lab")
+        names = lambda text: set(re.findall(r"`([A-Z][A-Z0-9_]+)`", text))
+        produced, offline = set().union(*(names(row) for row in re.findall(r"^\|(.*?)\|", tables, re.M))), names(lab)
+        built = set()
+        for part in ("runtime", "controller"):
+            for path in glob.glob(os.path.join(root, part, "**", "*.c"), recursive=True):
+                if not any(o in path for o in OFFLINE):
+                    with open(path, encoding="utf-8") as f:
+                        built |= set(re.findall(r"\bKV_([A-Z0-9_]+)\b", re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)))
+        self.assertEqual(produced - built, set(), "listed as produced, built nowhere outside fixtures")
+        self.assertEqual(offline & built, set(), "listed as the lab's, built outside fixtures")
+        self.assertEqual(known - produced - offline, set(), "listed nowhere")
+        self.assertEqual((produced | offline) - known, set(), "no such code")
+        self.assertFalse(produced & offline)
+
+
 if __name__ == "__main__":
     unittest.main()
