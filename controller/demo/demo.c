@@ -284,7 +284,7 @@ static void *script_main(void *arg)
         d->as_promised = ok && d->digest_equal && d->verified && !d->mismatches && !d->failed && d->requests;
         say(d, "%llu requests, %llu failed; exact mismatches %lld; probes before and after %s; receipts %s", (unsigned long long)d->requests, (unsigned long long)d->failed,
             (long long)d->mismatches, d->digest_equal ? "equal" : "DIFFER", d->verified ? "verified" : "DO NOT VERIFY");
-        kv_demo_traffic_pace(d->traffic, 4);
+        kv_demo_traffic_pace(d->traffic, 12);
         if (!d->exit_after) say(d, "still serving; Ctrl-C ends it");
     }
     if (d->exit_after) kill(getpid(), SIGTERM);
