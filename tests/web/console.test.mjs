@@ -206,6 +206,21 @@ test('an armed fault is said on every page, disarmed where failures are, and a r
   }
 });
 
+test('going back leaves the form of a new rollout behind', async () => {
+  const page = await open(browser, `${daemon.url}/#/receipts`);
+  await page.getByRole('heading', { level: 1, name: 'Receipts' }).waitFor();
+  await page.evaluate(() => {
+    location.hash = '#/rollouts/new';
+  });
+  await dialog(page).getByText('Parameters').waitFor();
+  await page.goBack();
+  await page.getByRole('heading', { level: 1, name: 'Receipts' }).waitFor();
+  await dialog(page).waitFor({ state: 'hidden' });
+  assert.ok(page.url().endsWith('#/receipts'));
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
 test('a rollout is created from its pipeline’s own parameters', async () => {
   const page = await open(browser, `${daemon.url}/#/rollouts/new?pipeline=quest`);
   const form = dialog(page);

@@ -372,4 +372,5 @@ export function create(pipeline, onclose) {
     },
   });
   form.draw = () => dialog.draw();
+  return dialog;
 }

@@ -1,4 +1,4 @@
-// views/compare.js — one prompt answered by the baseline and by the candidate, token by token. Both are ordinary requests.
+// views/compare.js — one prompt answered by the baseline and by the candidate, token by token. Both are asked for by their pipelines’ names.
 import { infer } from '../api.js';
 import { number, percent } from '../format.js';
 import { notify, notifyError } from '../notice.js';
@@ -7,30 +7,21 @@ import { changed, state } from '../state.js';
 import { h } from '../vdom.js';
 
 const TOKENS = 32;
-const TRIES = 24; // session names tried to find one on the candidate
+const SERVING = ['CANARY', 'RAMP', 'FULL'];
 
 let prompt = 'The river ran';
 let running = false;
 let found = null;
 
-const ask = (contract, session, tokens) =>
+const ask = (contract, pipeline) =>
   infer('completions', {
     model: state.status.model.name,
     prompt,
-    max_tokens: tokens,
+    max_tokens: TOKENS,
     temperature: 0,
     logprobs: 1,
-    kvasir: { contract, session },
+    kvasir: { contract, pipeline },
   });
-
-// A session sticks to an arm by its name.
-async function candidateSession(release) {
-  for (let i = 0; release.fraction > 0 && i < TRIES; i++) {
-    const probe = await ask('approximate', `compare-${i}`, 1);
-    if (probe.kvasir.pipeline === release.pipeline) return `compare-${i}`;
-  }
-  return '';
-}
 
 async function run() {
   if (running || !state.status) return;
@@ -38,9 +29,9 @@ async function run() {
   changed();
   try {
     const release = state.status.release;
-    const base = await ask('exact', 'compare', TOKENS);
-    const session = await candidateSession(release);
-    const other = await ask('approximate', session || 'compare', TOKENS);
+    const serves = SERVING.includes(release.stage);
+    const base = await ask('exact', 'resident');
+    const other = await ask('approximate', serves ? release.pipeline : 'resident');
     const [a, b] = [base, other].map((x) => x.choices[0].logprobs);
     const rows = Array.from({ length: Math.max(a.tokens.length, b.tokens.length) }, (_, i) => ({
       i: i + 1,
@@ -51,7 +42,7 @@ async function run() {
       same: a.tokens[i] === b.tokens[i],
     }));
     const first = rows.findIndex((r) => !r.same);
-    found = { rows, same: first < 0 ? rows.length : first, served: session !== '', base: base.kvasir, other: other.kvasir, release };
+    found = { rows, same: first < 0 ? rows.length : first, served: serves && other.kvasir.pipeline === release.pipeline, base: base.kvasir, other: other.kvasir, release };
     notify('good', 'Compared', `${found.same} of ${rows.length} tokens are the same before the first difference`);
   } catch (e) {
     notifyError('Compare', e);

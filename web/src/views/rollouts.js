@@ -435,8 +435,12 @@ let formFor = '';
 function openForm(q) {
   if (formFor) return;
   formFor = 'open';
-  create(q.get('pipeline') ?? '', () => {
+  // Whoever goes back has left the form: it would cover the page they went to.
+  const left = () => location.hash.startsWith('#/rollouts/new') || form.close();
+  addEventListener('hashchange', left);
+  const form = create(q.get('pipeline') ?? '', () => {
     formFor = '';
+    removeEventListener('hashchange', left);
     if (location.hash.startsWith('#/rollouts/new')) location.hash = '#/rollouts';
   });
 }
