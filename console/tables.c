@@ -17,7 +17,7 @@ const struct kv_table kv_tables[] = {
     {"gates", "", "gates", "name",
      {{"verdict", "verdict", 12, KV_CELL_TEXT}, {"gate", "name", 20, KV_CELL_TEXT}, {"value", "value", 10, KV_CELL_FLOAT},
       {"lower", "lower", 10, KV_CELL_FLOAT}, {"upper", "upper", 10, KV_CELL_FLOAT}, {"limit", "threshold", 10, KV_CELL_FLOAT},
-      {"n", "n", 7, KV_CELL_INT}, {"min", "min_n", 6, KV_CELL_INT}, {"unit", "unit", 0, KV_CELL_TEXT}}},
+      {"n", "n", 7, KV_CELL_INT}, {"min", "min_n", 6, KV_CELL_INT}, {"unit", "unit", 8, KV_CELL_TEXT}, {"why", "detail", 0, KV_CELL_TEXT}}},
     {"drills", "/api/v1/drills", "drills", "name",
      {{"state", "state", 10, KV_CELL_TEXT}, {"drill", "name", 20, KV_CELL_TEXT}, {"at", "at", 8, KV_CELL_TIME}, {"checks", "checks", 7, KV_CELL_INT}, {"failed", "violations", 7, KV_CELL_INT},
       {"seconds", "seconds", 8, KV_CELL_FLOAT}, {"receipt", "receipt", 8, KV_CELL_INT}, {"detail", "detail", 0, KV_CELL_TEXT}}},
