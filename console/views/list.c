@@ -88,12 +88,26 @@ static int armed_faults(const json_t *status, char *out, size_t cap)
     return (int)n;
 }
 
+/* What selection fell back to since the start, under the failures. Returns the lines taken. */
+static int draw_fallbacks(const struct kv_app *a, struct kv_grid *g)
+{
+    static const char *const names[][2] = {{"index_missed", "index missed"}, {"index_stale", "stale"}, {"budget_exceeded", "over budget"}, {"not_finite", "not numbers"}};
+    const json_t *f = json_object_get(json_object_get(a->status, "live"), "fallbacks");
+    char text[160];
+    if (!f || g->rows < 8) return 0;
+    size_t n = (size_t)snprintf(text, sizeof text, "full fallbacks %.0f", kv_field_number(f, "full"));
+    for (size_t i = 0; i < sizeof names / sizeof *names && n < sizeof text; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s %s %.0f", i ? "," : ":", names[i][1], kv_field_number(f, names[i][0]));
+    kv_grid_text(g, g->rows - 2, 1, 0, KV_STYLE_DIM, false, text);
+    return 1;
+}
+
 void kv_draw_list(const struct kv_app *a, struct kv_grid *g)
 {
     static const json_t *rows[KV_ROWS_KEPT];
     const struct kv_table *t = kv_view_table(a->view);
     size_t n = kv_app_rows(a, a->view, rows, KV_ROWS_KEPT), at = kv_app_selected(a, a->view, rows, n);
-    int below = a->view == KV_VIEW_PIPELINES ? kv_draw_tournament(a, g) : a->view == KV_VIEW_TIERS ? kv_draw_layers(a, g) : 0;
+    int below = a->view == KV_VIEW_PIPELINES ? kv_draw_tournament(a, g) : a->view == KV_VIEW_TIERS ? kv_draw_layers(a, g) : a->view == KV_VIEW_FAILURES ? draw_fallbacks(a, g) : 0;
     size_t shown = g->rows > 3 + below ? (size_t)(g->rows - 3 - below) : 0, top = at >= shown ? at - shown + 1 : 0;
     kv_draw_header(g, 1, t, a->sort[a->view], a->descending[a->view]);
     if (!n) kv_grid_text(g, 3, 1, 0, KV_STYLE_DIM, false, emptiness(a));

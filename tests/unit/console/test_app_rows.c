@@ -101,6 +101,19 @@ START_TEST(ten_thousand_receipts_scroll_filter_and_sort)
 }
 END_TEST
 
+START_TEST(failures_say_what_selection_fell_back_to)
+{
+    json_t *status = json_loads(APP_STATUS, 0, NULL);
+    json_object_set_new(json_object_get(status, "live"), "fallbacks", json_pack("{s:i, s:i, s:i, s:i, s:i}", "full", 7, "index_missed", 1, "index_stale", 2, "budget_exceeded", 3, "not_finite", 4));
+    char *text = json_dumps(status, JSON_COMPACT);
+    app_event("status", text);
+    kv_app_key(&app, '3');
+    app_expect("full fallbacks 7: index missed 1, stale 2, over budget 3, not numbers 4");
+    free(text);
+    json_decref(status);
+}
+END_TEST
+
 Suite *suite_app_rows(void);
 Suite *suite_app_rows(void)
 {
@@ -112,6 +125,7 @@ Suite *suite_app_rows(void)
     tcase_add_test(t, a_trace_is_found_although_no_column_shows_it);
     tcase_add_test(t, a_click_picks_and_a_double_click_opens);
     tcase_add_test(t, ten_thousand_receipts_scroll_filter_and_sort);
+    tcase_add_test(t, failures_say_what_selection_fell_back_to);
     suite_add_tcase(s, t);
     return s;
 }
