@@ -11,8 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { LIVE = 256, PLACES = 16, QUEUE = 32, LOAD_S = 2, TURNS = 3, PROMPT = 64, ANSWER = 32, OUT = PLACES + QUEUE, SESSION = 8192, MATES = 4, SWAP_S = 16, MOST_TURNS = 64, WINDOWS = 9, MAX_GAPS = 1 << 17, CONTEXT = 9600 };
+enum { LIVE = 256, PLACES = 16, QUEUE = 32, LOAD_S = 2, TURNS = 3, PROMPT = 64, ANSWER = 32, OUT = PLACES + QUEUE, SESSION = 8192, MATES = 4, MATE_TOKENS = 6000,
+       SWAP_S = 24, DISK_S = 34, SWAPS = 10, WINDOWS = 9, MAX_GAPS = 1 << 14, CONTEXT = 9600 };
+
+static const double MOST_FOREIGN = 0.04; /* of a processor, that others may have in a turn that counts */
 
 static void fail(const char *what, const char *why)
 {
@@ -170,55 +174,35 @@ static void measure_goodput(struct kv_model *m)
 
 /* ---------------------------------------------------------------- a session that moves */
 
-enum window { ALONE, MOVING, SWAP_WINDOWS };
+/* Each movement beside as many gaps alone, half of them before it and half after: the mates grow longer and slower, and machines change their pace. */
+enum window { OUT_OF, BACK, BESIDE_OUT, BESIDE_BACK, SWAP_WINDOWS, BETWEEN = SWAP_WINDOWS };
+static const char *const window_name[SWAP_WINDOWS] = {"out", "in", "beside out", "beside in"};
 
-/* Decode thread, but for `moving`. A gap counts when the session itself did not run in its iteration, neither with a token nor with rows that are computed
- * again: then the same runs in both windows, and the movement is all that differs. */
+/* Decode thread, but for `window`. A gap counts when the session itself did not run in its iteration, neither with a token nor with rows that are computed
+ * again: then the same runs in all windows, and the movement is all that differs. One mate stands for all: they have their tokens at the same times. */
 static struct {
     const struct kv_engine *e;
-    _Atomic bool moving;
-    bool was_moving[MATES];
+    _Atomic int window;
+    int before;
     _Atomic int32_t n[SWAP_WINDOWS]; /* gaps below it stay as they are */
-    int32_t tokens[MATES], from[SWAP_WINDOWS];
-    int64_t last_us[MATES];
+    int32_t tokens;
+    int64_t last_us;
     float gap[SWAP_WINDOWS][MAX_GAPS];
 } seen;
 
 static void token(void *ctx, int32_t position, const float *logits, int32_t n_vocab)
 {
-    (void)position, (void)logits, (void)n_vocab;
-    int who = *(int *)ctx;
+    (void)ctx, (void)position, (void)logits, (void)n_vocab;
     int64_t t_us = now_us();
-    bool moving = atomic_load(&seen.moving), counts = seen.tokens[who]++; /* the first ends a prompt */
-    enum window of = moving || seen.was_moving[who] ? MOVING : ALONE;
+    int now = atomic_load(&seen.window), of = now == OUT_OF || now == BACK || seen.before > BACK ? now : seen.before;
+    bool counts = seen.tokens++ && of != BETWEEN; /* the first ends a prompt */
     for (int32_t i = 0; i < seen.e->n_items; i++) counts &= strcmp(((const struct kv_sequence *)seen.e->items[i].owner)->session, "long") != 0;
     if (counts && seen.n[of] < MAX_GAPS) {
-        seen.gap[of][seen.n[of]] = (float)(t_us - seen.last_us[who]);
+        seen.gap[of][seen.n[of]] = (float)(t_us - seen.last_us);
         atomic_fetch_add(&seen.n[of], 1);
     }
-    seen.was_moving[who] = moving;
-    seen.last_us[who] = t_us;
-}
-
-/* Of the gaps since it was asked last. */
-static double p99(enum window of)
-{
-    int32_t end = atomic_load(&seen.n[of]), n = end - seen.from[of];
-    float *gap = seen.gap[of] + seen.from[of];
-    if (!n) fail("swap", "no token of the mates fell into one of the windows");
-    qsort(gap, (size_t)n, sizeof *gap, by_value);
-    seen.from[of] = end;
-    return (double)gap[(size_t)(0.99 * n)];
-}
-
-struct turn {
-    double moving, alone;
-};
-
-static int by_ratio(const void *a, const void *b)
-{
-    const struct turn *x = a, *y = b;
-    return (x->moving * y->alone > y->moving * x->alone) - (x->moving * y->alone < y->moving * x->alone);
+    seen.before = now;
+    seen.last_us = t_us;
 }
 
 static uint64_t bytes_of_row(const struct kv_model_info *i)
@@ -226,13 +210,12 @@ static uint64_t bytes_of_row(const struct kv_model_info *i)
     return (uint64_t)i->n_layers * (uint64_t)i->n_kv_heads * (uint64_t)i->d_head * 4;
 }
 
-/* Until every one of them has a token: prompts are no part of what a movement costs. */
-static void all_speak(struct kv_stream **s, int n)
+/* Until it has a token: prompts are no part of what a movement costs. */
+static void speaks(struct kv_stream *s)
 {
     struct kv_request_stats st;
-    for (int i = 0; i < n; i++)
-        do wait_us(200), ended(s[i], &st);
-        while (st.n_published < 2 && st.finish == KV_RUNNING);
+    do wait_us(2000), ended(s, &st);
+    while (st.n_published < 2 && st.finish == KV_RUNNING);
 }
 
 static struct kv_stream *submit(struct kv_engine *e, const struct kv_request *r, const char *what)
@@ -269,31 +252,58 @@ static void erase(struct kv_engine *e)
     atomic_store(&erasing, false);
 }
 
-/* Out, mates alone for as long, back, alone again. */
-static struct kv_stream *move_once(struct kv_engine *e, struct kv_stream *s, struct kv_request r, int32_t context)
+static void await_gaps(enum window of, int32_t n)
 {
-    static int32_t all[CONTEXT];
+    atomic_store(&seen.window, of);
+    for (n += atomic_load(&seen.n[of]); atomic_load(&seen.n[of]) < n;) wait_us(2000);
+}
+
+static struct kv_pause_view pause_long(struct kv_engine *e, struct kv_stream **s, enum kv_pause_action how, enum kv_session_state then)
+{
     struct kv_pause_view v = {0};
     struct kv_error err = {0};
-    int64_t began_us = now_us();
-    atomic_store(&seen.moving, true);
-    if (kv_engine_pause(e, "long", "long", KV_PAUSE_SWAP, &v, &err) != KV_OK) fail("pause", err.message);
-    for (; v.state != KV_SESSION_PAUSED_HOST; wait_us(200))
+    if (kv_engine_pause(e, "long", "long", how, &v, &err) != KV_OK) fail("pause", err.message);
+    for (; v.state != then; wait_us(2000))
         if (kv_engine_paused(e, v.request, &v) != KV_OK) fail("pause", "it is gone");
-    atomic_store(&seen.moving, false);
-    kv_stream_close(s);
-    for (int64_t until_us = 3 * now_us() - 2 * began_us; now_us() < until_us; wait_us(200)) /* as many gaps alone as on both ways, under the same looking on */
-        (void)kv_engine_paused(e, v.request, &v);
+    kv_stream_close(*s);
+    return v;
+}
+
+static struct kv_stream *resume_long(struct kv_engine *e, struct kv_pause_view v, struct kv_request r, int32_t context, enum window of)
+{
+    static int32_t all[CONTEXT];
+    struct kv_engine_stats then, now;
+    kv_engine_stats(e, &then);
     if (kv_engine_paused_tokens(e, v.request, all, CONTEXT, &r.n_prompt) != KV_OK) fail("tokens", "they are gone");
     r.prompt = all, r.max_tokens = context - r.n_prompt, r.resume = v.request;
-    atomic_store(&seen.moving, true);
-    s = submit(e, &r, "resume");
-    while (kv_engine_paused(e, v.request, &v) == KV_OK) wait_us(200);
-    if (!e->turns) atomic_store(&seen.moving, false);
-    all_speak(&s, 1);
-    atomic_store(&seen.moving, false);
-    if (e->turns) erase(e);
+    atomic_store(&seen.window, of);
+    struct kv_stream *s = submit(e, &r, "resume");
+    while (kv_engine_paused(e, v.request, &v) == KV_OK) wait_us(2000);
+    if (!e->turns) atomic_store(&seen.window, BETWEEN);
+    speaks(s);
+    atomic_store(&seen.window, BETWEEN);
+    kv_engine_stats(e, &now);
+    if (e->turns && of == BACK && now.turns.restored_tokens - then.turns.restored_tokens < (uint64_t)(r.n_prompt - 2 * KV_BLOCK_ROWS)) fail("resume", "its rows were computed again");
     return s;
+}
+
+/* From a pause without movement to the next one. */
+static struct kv_pause_view move_once(struct kv_engine *e, struct kv_pause_view v, struct kv_request r, int32_t context, int32_t *half)
+{
+    await_gaps(BESIDE_OUT, *half);
+    struct kv_stream *s = resume_long(e, v, r, context, BETWEEN);
+    int32_t before = atomic_load(&seen.n[OUT_OF]);
+    atomic_store(&seen.window, OUT_OF);
+    v = pause_long(e, &s, KV_PAUSE_SWAP, KV_SESSION_PAUSED_HOST);
+    *half = (atomic_load(&seen.n[OUT_OF]) - before) / 2;
+    await_gaps(BESIDE_OUT, *half);
+    await_gaps(BESIDE_BACK, *half);
+    s = resume_long(e, v, r, context, BACK);
+    if (e->turns) erase(e);
+    v = pause_long(e, &s, KV_PAUSE_PRESERVE, KV_SESSION_PAUSED_GPU);
+    await_gaps(BESIDE_BACK, *half);
+    atomic_store(&seen.window, BETWEEN);
+    return v;
 }
 
 /* Memory as in a server that has run for a while: its pages are there. The engine is idle. */
@@ -309,20 +319,85 @@ static void wear_in(struct kv_engine *e)
     free(slab);
 }
 
+/* Rows of the session's prompt, for the index of prefixes to find instead of computing them: what moving costs depends on how many they are, and on what
+ * is in them not at all, but that bytes of a cipher's input must not all be one. The engine is idle. */
+static void make_rows(struct kv_engine *e, const struct kv_request *r)
+{
+    struct kv_prefix_digest prefix;
+    struct kv_chunk_digest key, parent;
+    struct kv_chunk_identity base = e->prefix_base;
+    uint8_t *slab[256];
+    int32_t layers = e->info->n_layers;
+    uint64_t x = 1;
+    memset(base.tenant, 0, sizeof base.tenant);
+    memcpy(base.tenant, r->tenant, strlen(r->tenant));
+    for (int32_t b = 0; layers <= 256 && b < r->n_prompt / KV_BLOCK_ROWS; b++, parent = key) {
+        prefix = kv_prefix_extend(b ? &prefix : NULL, r->prompt + (size_t)b * KV_BLOCK_ROWS, KV_BLOCK_ROWS);
+        key = kv_prefix_key(&base, &prefix, b);
+        for (int32_t l = 0; l < layers; l++) {
+            uint64_t *v = (uint64_t *)(slab[l] = kv_arena_take_raw(e->arena)), *end = v + kv_slab_bytes(KV_ROW_TYPE, e->info->n_kv_heads, e->info->d_head) / 8;
+            while (v < end) *v++ = ((x = x * UINT64_C(6364136223846793005) + 1) & UINT64_C(0x83ff83ff83ff83ff)) | UINT64_C(0x3000300030003000); /* fp16 of magnitude 1/8 to 1/4 */
+        }
+        kv_prefix_put(e->prefix, e->arena, &key, b ? &parent : NULL, slab, 1);
+        for (int32_t l = 0; l < layers; l++) kv_arena_give(e->arena, slab[l]); /* the index holds them */
+    }
+}
+
+/* Time of the processors that others had. */
+static int64_t foreign_us(void)
+{
+    long long v[8] = {0};
+    FILE *f = fopen("/proc/stat", "r");
+    if (!f || fscanf(f, "cpu %lld %lld %lld %lld %lld %lld %lld %lld", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]) != 8) fail("/proc/stat", "it tells nothing of the processors");
+    fclose(f);
+    return (v[0] + v[1] + v[2] + v[5] + v[6] + v[7]) * (1000000 / sysconf(_SC_CLK_TCK)) - spent_us(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+/* In parts of the median of those beside them. Returns the one of all these. */
+static float in_parts(const int32_t from[SWAP_WINDOWS])
+{
+    float usual[2];
+    for (int w = OUT_OF; w <= BACK; w++) {
+        static float alone[MAX_GAPS];
+        int beside = w + BESIDE_OUT - OUT_OF;
+        int32_t n = seen.n[beside] - from[beside];
+        if (n <= 0) fail("swap", "no token of the mates fell into one of the windows");
+        memcpy(alone, seen.gap[beside] + from[beside], (size_t)n * sizeof *alone);
+        qsort(alone, (size_t)n, sizeof *alone, by_value);
+        usual[w] = alone[n / 2];
+        for (int32_t i = from[w]; i < seen.n[w]; i++) seen.gap[w][i] /= usual[w];
+        for (int32_t i = from[beside]; i < seen.n[beside]; i++) seen.gap[beside][i] /= usual[w];
+    }
+    return (usual[OUT_OF] + usual[BACK]) / 2;
+}
+
+/* p99 of each window, all turns together, as parts of an iteration alone. */
+static void tell(const char *where, int turns, float usual_us, double p99[SWAP_WINDOWS])
+{
+    for (int w = 0; w < SWAP_WINDOWS; w++) {
+        int32_t n = seen.n[w];
+        float *g = seen.gap[w];
+        double mean = 0;
+        qsort(g, (size_t)n, sizeof *g, by_value);
+        for (int32_t i = 0; i < n; i++) mean += (double)g[i] / n;
+        p99[w] = (double)g[(size_t)(0.99 * n)];
+        fprintf(stderr, "scheduler: %s, %d turns, %-10s %5d gaps of %.0f us times: mean %.3f  p50 %.3f  p90 %.3f  p99 %.3f  most %.3f\n", where, turns, window_name[w], n, (double)usual_us, mean,
+                (double)g[n / 2], (double)g[(size_t)(0.9 * n)], p99[w], (double)g[n - 1]);
+    }
+}
+
 /* disk: the rows go there; else to memory beside the arena. */
 static void measure_swap(struct kv_model *m, bool disk)
 {
-    char folder[] = "/tmp/kvasir-bench-XXXXXX", remove[64];
-    static int name[MATES];
-    static int32_t prompt[CONTEXT], own[MATES][64];
+    char folder[] = "/tmp/kvasir-bench-XXXXXX", command[64], what[64];
+    static int32_t prompt[CONTEXT], own[MATES][PROMPT];
     const struct kv_model_info *info = kv_model_info(m);
     int32_t context = info->context_length < CONTEXT ? info->context_length : CONTEXT, length = context > SESSION + 600 ? SESSION : context - 600;
     struct kv_engine_config c;
     kv_engine_config_default(&c);
     c.context_length = context;
-    c.host_bytes = (uint64_t)context * (MATES + 2) * bytes_of_row(info);
+    c.host_bytes = ((uint64_t)context * 2 + MATES * MATE_TOKENS + (MATES + 2) * KV_BLOCK_ROWS) * bytes_of_row(info);
     c.swap_bytes = (uint64_t)context * bytes_of_row(info);
-    c.prefix_reuse = false;
     struct kv_disk_io io = kv_disk_io_system;
     io.pwrite = write_unless_erasing, io.sync = sync_unless_erasing, io.punch = punch_unless_erasing;
     if (disk) {
@@ -330,42 +405,54 @@ static void measure_swap(struct kv_model *m, bool disk)
         c.disk_path = folder, c.disk_bytes = 4 * c.swap_bytes + (UINT64_C(64) << 20), c.disk_key[0] = 1, c.disk_io = &io;
     }
     memset(&seen, 0, sizeof seen);
+    atomic_store(&seen.window, seen.before = BETWEEN);
     struct kv_engine *e = make(m, &c);
     seen.e = e;
     wear_in(e);
     struct kv_stream *mate[MATES], *s;
     struct kv_request q = request(prompt, length, context - length, 5);
     q.session = q.tenant = "long";
+    make_rows(e, &q);
     s = submit(e, &q, "the long session");
-    all_speak(&s, 1);
+    speaks(s);
+    e->config.prefix_reuse = false; /* it comes back from where it went */
+    kv_engine_forget_prefixes(e);
     for (int i = 0; i < MATES; i++) {
-        struct kv_request r = request(own[i], 64, context - 100, (uint32_t)i);
-        name[i] = i;
-        r.observe = token, r.observe_ctx = &name[i];
-        mate[i] = submit(e, &r, "a mate");
+        struct kv_request r = request(own[i], PROMPT, MATE_TOKENS - PROMPT, (uint32_t)i);
+        if (i == 0) r.observe = token;
+        speaks(mate[i] = submit(e, &r, "a mate"));
     }
-    all_speak(mate, MATES);
-    /* The windows of a turn meet the same depth and the same machine, so each is judged beside its own; the first wears the other memory in. */
-    struct turn turn[MOST_TURNS];
-    int32_t n = 0;
-    for (int64_t until_us = now_us() + SWAP_S * 1000000LL; n < MOST_TURNS && now_us() < until_us;) {
-        s = move_once(e, s, q, context);
-        turn[n].moving = p99(MOVING), turn[n].alone = p99(ALONE);
-        n++;
+    int32_t half = 20, turns = 0, disturbed = 0, from[SWAP_WINDOWS] = {0};
+    float usual_us[SWAPS];
+    struct kv_request_stats st;
+    struct kv_pause_view v = pause_long(e, &s, KV_PAUSE_PRESERVE, KV_SESSION_PAUSED_GPU);
+    v = move_once(e, v, q, context, &half); /* wears the other memory in */
+    for (int w = 0; w < SWAP_WINDOWS; w++) seen.n[w] = 0;
+    for (int64_t until_us = now_us() + (disk ? DISK_S : SWAP_S) * 1000000LL; turns < SWAPS && now_us() < until_us && !ended(mate[0], &st); turns++) {
+        int64_t began_us = now_us(), foreign = foreign_us();
+        for (int w = 0; w < SWAP_WINDOWS; w++) from[w] = seen.n[w];
+        v = move_once(e, v, q, context, &half);
+        usual_us[turns] = in_parts(from);
+        if ((double)(foreign_us() - foreign) < MOST_FOREIGN * (double)(now_us() - began_us)) continue;
+        for (int w = 0; w < SWAP_WINDOWS; w++) seen.n[w] = from[w];
+        disturbed++, turns--; /* others had more than MOST_FOREIGN */
     }
     for (int i = 0; i < MATES; i++) kv_stream_close(mate[i]);
-    kv_stream_close(s);
     kv_engine_destroy(e);
-    snprintf(remove, sizeof remove, "rm -rf %s", folder);
-    if (disk && system(remove)) fail(folder, "cannot be removed");
-    if (n < 2) fail("swap", "too slow for two turns");
-    fprintf(stderr, "scheduler: %s, p99 in us moving and alone, by turn:", disk ? "disk" : "memory");
-    for (int i = 0; i < n; i++) fprintf(stderr, " %.0f/%.0f", turn[i].moving, turn[i].alone);
-    fprintf(stderr, "\n");
-    qsort(turn + 1, (size_t)(n - 1), sizeof *turn, by_ratio);
-    char what[64];
-    snprintf(what, sizeof what, "scheduler/swap-%s%d/p99", disk ? "disk-" : "", (int)length);
-    row(what, turn[1 + (n - 1) / 2].moving, "us", turn[1 + (n - 1) / 2].alone);
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    if (disk && system(command)) fail(folder, "cannot be removed");
+    if (turns < SWAPS) fprintf(stderr, "scheduler: time for %d of %d turns; %d more were left out, in which others had more than %.0f %% of a processor\n", turns, SWAPS, disturbed, 100 * MOST_FOREIGN);
+    if (!turns) return;
+    double p99[SWAP_WINDOWS];
+    qsort(usual_us, (size_t)turns, sizeof *usual_us, by_value);
+    float usual = usual_us[turns / 2];
+    tell(disk ? "disk" : "memory", turns, usual, p99);
+    for (int w = OUT_OF; w <= BACK; w++) {
+        snprintf(what, sizeof what, "scheduler/swap-%s%d/%s-p99", disk ? "disk-" : "", (int)length, window_name[w]);
+        row(what, p99[w] * (double)usual, "us", p99[w + BESIDE_OUT - OUT_OF] * (double)usual);
+    }
+    snprintf(what, sizeof what, "scheduler/alone-%s%d/p99", disk ? "disk-" : "", (int)length); /* what two of the same differ by */
+    row(what, p99[BESIDE_BACK] * (double)usual, "us", p99[BESIDE_OUT] * (double)usual);
 }
 
 int main(int argc, char **argv)
