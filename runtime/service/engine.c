@@ -229,12 +229,15 @@ static bool busy(const struct kv_engine *e)
 void kv_engine_drain(struct kv_engine *e, int32_t timeout_ms)
 {
     atomic_store(&e->draining, true);
+    if (timeout_ms > 0) atomic_store(&e->stop_ms, timeout_ms);
     struct timespec until = kv_engine_time_in((int64_t)timeout_ms * 1000);
     pthread_mutex_lock(&e->lock);
     while (busy(e) && pthread_cond_timedwait(&e->wake, &e->lock, &until) == 0) continue;
     pthread_mutex_unlock(&e->lock);
     atomic_store(&e->cancel_all, true);
 }
+
+static struct kv_engine *volatile left_behind;
 
 void kv_engine_destroy(struct kv_engine *e)
 {
@@ -249,7 +252,10 @@ void kv_engine_destroy(struct kv_engine *e)
         pthread_join(e->thread, NULL);
     }
     kv_engine_prefetch_stop(e);
-    kv_engine_turns_destroy(e);
+    if (!kv_engine_turns_destroy(e)) {
+        left_behind = e; /* the process ends: what a thread that hangs still uses goes with it */
+        return;
+    }
     kv_tournament_destroy(e->tournament);
     kv_flight_destroy(e->flight);
     kv_transformer_destroy(e->transformer);

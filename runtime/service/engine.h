@@ -76,6 +76,7 @@ struct kv_engine {
     struct kv_credits *credits;
     pthread_t thread;
     bool started;
+    _Atomic int32_t stop_ms;         /* saves may take that long when it ends; 0: as long as they take */
 
     struct kv_publication publication;
     _Atomic int32_t candidate_live;  /* live sequences that a rollback sends back */
@@ -178,7 +179,9 @@ enum kv_status kv_engine_reserve_raw(struct kv_engine *e, struct kv_sequence *s,
 
 /* engine_turns.c: rows that outlive their turn */
 enum kv_status kv_engine_turns_create(struct kv_engine *e, struct kv_error *err);
-void kv_engine_turns_destroy(struct kv_engine *e);  /* after the decode thread ended */
+bool kv_engine_turns_destroy(struct kv_engine *e);  /* after the decode thread ended; false: the disk hangs, and its thread uses the engine still */
+/* A look, or a read that has not begun, was waited for long enough: receipted, and t is gone. s may be NULL. */
+bool kv_engine_turn_given_up(struct kv_engine *e, struct kv_sequence *s, struct kv_turn *t);
 bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s); /* a prefilling sequence whose rows are being looked for or read */
 void kv_engine_turn_runs(struct kv_engine *e, struct kv_sequence *s);  /* after a commit */
 void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_finish finish); /* takes the cache's exact blocks along */

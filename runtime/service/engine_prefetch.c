@@ -68,7 +68,7 @@ static void end(struct kv_engine *e, uint64_t kept_bytes)
     struct kv_ahead *a = &e->ahead;
     struct kv_sequence *s = waiting(e, a->request);
     if (s) s->ahead_bytes = kept_bytes;
-    kv_turns_let_go(e->turns, a->turn);
+    if (a->turn) kv_turns_let_go(e->turns, a->turn);
     kv_cache_free(&a->cache, e->arena);
     e->reserved_bytes -= a->bytes;
     *a = (struct kv_ahead){0};
@@ -164,6 +164,8 @@ void kv_engine_prefetch(struct kv_engine *e)
     if (a->turn) {
         int phase = atomic_load(&a->turn->phase);
         if (phase == KV_TURN_LOOKING && !still && owner(e)) kv_turns_hurry(e->turns, a->turn);
+        if ((phase == KV_TURN_LOOKING || phase == KV_TURN_READING) && kv_engine_turn_given_up(e, owner(e), a->turn)) a->turn = NULL, phase = KV_TURN_DONE;
+        if (!a->turn) return end(e, 0);
         if (phase == KV_TURN_LOOKING || phase == KV_TURN_READING) return;
         if (phase == KV_TURN_FOUND) note_fetch(e, a->turn);
         bool fetched = !still && a->turn->fetch && owner(e); /* its turn came meanwhile: it waits, and need not fetch them again */

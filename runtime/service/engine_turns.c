@@ -8,6 +8,8 @@
 #include <string.h>
 
 enum { SAVING_PART = 4 }; /* of host memory that saves may hold */
+#define LOOK_LEAST_US 2e6 /* a look asks memory: slower is a disk that hangs or a machine with much to do */
+#define LOOK_MOST_US 5e6
 
 static void on_event(void *ctx)
 {
@@ -123,14 +125,36 @@ static bool begin_read(struct kv_engine *e, struct kv_sequence *s)
     return true;
 }
 
+/* What computing the rows takes is what waiting for them may. */
+bool kv_engine_turn_given_up(struct kv_engine *e, struct kv_sequence *s, struct kv_turn *t)
+{
+    double patience = (t->chain.n_blocks - t->first) * KV_BLOCK_ROWS * t->us_per_row;
+    patience = patience < LOOK_LEAST_US ? LOOK_LEAST_US : patience > LOOK_MOST_US ? LOOK_MOST_US : patience;
+    if (kv_now_us() - t->began_us < patience || !kv_turns_give_up(e->turns, t)) return false;
+    kv_report_failure(e, s, KV_IO_TIMEOUT, "the disk tier did not say in time what it has; the rows are computed");
+    return true;
+}
+
+/* Its turn is gone: what it would have read is computed. */
+static bool computes(struct kv_engine *e, struct kv_sequence *s)
+{
+    struct kv_credit_ticket credit = s->turn->credit;
+    if (s->arriving || !kv_engine_turn_given_up(e, s, s->turn)) return false;
+    if (s->resume) kv_engine_give_move_credits(e, s->id, &credit);
+    kv_cache_truncate(&s->cache, e->arena, s->cache.n_rows);
+    s->turn = NULL;
+    s->turn_over = true;
+    return true;
+}
+
 bool kv_engine_turn_waits(struct kv_engine *e, struct kv_sequence *s)
 {
     if (!e->turns || s->turn_over) return false;
     if (!s->turn && kv_engine_prefetches(e, s)) return true;
     if (!s->turn) return look(e, s);
     switch ((enum kv_turn_phase)atomic_load(&s->turn->phase)) {
-    case KV_TURN_LOOKING: return true;
-    case KV_TURN_READING: return !starts(e, s);
+    case KV_TURN_LOOKING: return !computes(e, s);
+    case KV_TURN_READING: return !starts(e, s) && !computes(e, s);
     case KV_TURN_FOUND:
         if (begin_read(e, s)) return true;
         break;
@@ -225,12 +249,13 @@ void kv_engine_turns_collect(struct kv_engine *e)
     }
 }
 
-void kv_engine_turns_destroy(struct kv_engine *e)
+bool kv_engine_turns_destroy(struct kv_engine *e)
 {
-    if (!e->turns) return;
-    kv_turns_stop(e->turns);
+    if (!e->turns) return true;
+    bool over = kv_turns_stop(e->turns, e->stop_ms);
     give_back(e);
-    kv_turns_destroy(e->turns);
+    if (over) kv_turns_destroy(e->turns);
+    return over;
 }
 
 /* ---------------------------------------------------------------- any thread */

@@ -150,6 +150,41 @@ static struct command **next_command(struct kv_turns *t)
     return at;
 }
 
+static void free_turn(struct kv_turns *t, struct kv_turn *j)
+{
+    kv_turns_fetch_free(t, j->fetch);
+    kv_chain_free(&j->chain);
+    free(j);
+}
+
+/* Under the lock, which is given up while it works. plan: what the remote tier is to be asked for, or NULL. */
+static void looked_or_read(struct kv_turns *t, struct kv_turn *j, bool looks, struct kv_fetch *plan)
+{
+    bool nobody = j->detached;
+    if (plan && !nobody) kv_turns_fetch_begin(t, j, plan);
+    else done(t, j, looks ? KV_TURN_FOUND : KV_TURN_DONE); /* unless nobody waits, j may be gone from here on */
+    if (!nobody) return;
+    pthread_mutex_unlock(&t->lock);
+    kv_turns_fetch_free(t, plan);
+    free_turn(t, j);
+    pthread_mutex_lock(&t->lock);
+}
+
+/* Under the lock. */
+static void command_over(struct kv_turns *t, struct command *c, enum kv_status s, bool again)
+{
+    if (!again && (c->erasing || c->erased)) {
+        c->next = t->command;
+        t->command = c;
+    } else if (c->detached) {
+        free(c);
+    } else {
+        c->status = s;
+        c->done = true;
+    }
+    pthread_cond_broadcast(&t->answered);
+}
+
 /* Under the lock, which is given up while it works. false: nothing to do. */
 static bool work(struct kv_turns *t)
 {
@@ -162,14 +197,7 @@ static bool work(struct kv_turns *t)
         enum kv_status s = kv_turns_run(t, c);
         publish_stats(t);
         pthread_mutex_lock(&t->lock);
-        if (!again && (c->erasing || c->erased)) {
-            c->next = t->command;
-            t->command = c;
-        } else {
-            c->status = s;
-            c->done = true;
-        }
-        pthread_cond_broadcast(&t->answered);
+        command_over(t, c, s, again);
     } else if (j) {
         take_out(j->ahead ? &t->ahead : &t->reads, j);
         pthread_mutex_unlock(&t->lock);
@@ -179,8 +207,7 @@ static bool work(struct kv_turns *t)
         else if (!plan) kv_turns_looked(t, j);
         publish_stats(t);
         pthread_mutex_lock(&t->lock);
-        if (plan) kv_turns_fetch_begin(t, j, plan);
-        else done(t, j, looks ? KV_TURN_FOUND : KV_TURN_DONE); /* j may be gone from here on */
+        looked_or_read(t, j, looks, plan);
     } else if ((j = t->saves.head)) {
         pthread_mutex_unlock(&t->lock);
         bool over = save_window(t, j);
@@ -205,10 +232,15 @@ static void *run(void *arg)
     kv_lanes_give_way();
     pthread_mutex_lock(&t->lock);
     for (;;) {
-        if (work(t)) continue;
+        bool worked = work(t);
+        t->steps++;
+        t->hangs = false;
+        if (worked) continue;
         if (t->stopping) break;
         pthread_cond_wait(&t->work, &t->lock);
     }
+    t->stopped = true;
+    pthread_cond_broadcast(&t->answered);
     pthread_mutex_unlock(&t->lock);
     return NULL;
 }
@@ -264,7 +296,11 @@ enum kv_status kv_turns_create(const struct kv_turns_config *c, struct kv_turns 
     list_init(&t->saved);
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->work, NULL);
-    pthread_cond_init(&t->answered, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->answered, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     t->session = calloc(KV_SESSIONS_MAX, sizeof *t->session);
     enum kv_status s = t->session ? open_tier(t, err) : kv_fail(err, KV_OUT_OF_MEMORY, "tiers.disk", "no memory for the sessions");
     if (s == KV_OK) {
@@ -280,21 +316,36 @@ enum kv_status kv_turns_create(const struct kv_turns_config *c, struct kv_turns 
     return s;
 }
 
-void kv_turns_stop(struct kv_turns *t)
+struct timespec kv_turns_time_in(int32_t ms)
 {
-    if (!t || !t->started) return;
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += ms / 1000;
+    at.tv_nsec += ms % 1000 * 1000000;
+    if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
+    return at;
+}
+
+bool kv_turns_stop(struct kv_turns *t, int32_t timeout_ms)
+{
+    if (!t || !t->started) return true;
+    struct timespec until = kv_turns_time_in(timeout_ms);
     pthread_mutex_lock(&t->lock);
     t->stopping = true;
     pthread_cond_broadcast(&t->work);
+    while (timeout_ms && !t->stopped && pthread_cond_timedwait(&t->answered, &t->lock, &until) == 0) continue;
+    bool hangs = timeout_ms && !t->stopped;
     pthread_mutex_unlock(&t->lock);
+    if (hangs) return false;
     pthread_join(t->thread, NULL);
     t->started = false;
+    return true;
 }
 
 void kv_turns_destroy(struct kv_turns *t)
 {
     if (!t) return;
-    kv_turns_stop(t);
+    (void)kv_turns_stop(t, 0);
     kv_turns_remote_destroy(t);
     for (int32_t i = 0; t->session && i < KV_SESSIONS_MAX; i++) {
         if (t->directory) kv_turns_unpin(t, &t->session[i]);
@@ -349,7 +400,10 @@ void kv_turns_look_again(struct kv_turns *t, struct kv_turn *j)
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
                               enum kv_look look, struct kv_fault_marks faults)
 {
-    struct kv_turn *j = make_turn(t, tenant, session, tokens, n_tokens, us_per_row);
+    pthread_mutex_lock(&t->lock);
+    bool hangs = t->hangs;
+    pthread_mutex_unlock(&t->lock);
+    struct kv_turn *j = hangs ? NULL : make_turn(t, tenant, session, tokens, n_tokens, us_per_row);
     if (!j) return NULL;
     j->first = first;
     j->faults = faults;
@@ -375,18 +429,47 @@ bool kv_turns_read_over(struct kv_turns *t, struct kv_turn *j)
     return j->status == KV_OK && j->end == j->asked;
 }
 
+/* Under the lock: none of the threads works on it. */
+static bool take_back(struct kv_turns *t, struct kv_turn *j)
+{
+    bool back = take_out(&t->reads, j) || take_out(&t->ahead, j);
+    if (back) done(t, j, KV_TURN_DONE);
+    return back;
+}
+
+bool kv_turns_give_up(struct kv_turns *t, struct kv_turn *j)
+{
+    pthread_mutex_lock(&t->lock);
+    bool back = take_back(t, j), asks = j->fetch && !j->fetch->done;
+    if (!back) j->detached = !asks && atomic_load(&j->phase) == KV_TURN_LOOKING;
+    bool gone = back || j->detached;
+    struct session *s = gone && *j->session ? kv_turns_find(t, j->tenant, j->session) : NULL;
+    if (s) {
+        s->info.failures++;
+        s->info.reason = KV_IO_TIMEOUT;
+    }
+    if (gone) {
+        t->hangs = true;
+        t->stats.failures++;
+        kv_turns_note_failure(t, KV_IO_TIMEOUT);
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (back) free_turn(t, j);
+    return gone;
+}
+
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *j)
 {
     atomic_store(&j->cancelled, true);
     pthread_mutex_lock(&t->lock);
-    while (atomic_load(&j->phase) == KV_TURN_LOOKING || atomic_load(&j->phase) == KV_TURN_READING) {
-        if (take_out(&t->reads, j) || take_out(&t->ahead, j) || kv_turns_fetch_cancel(t, j)) done(t, j, KV_TURN_DONE);
-        else pthread_cond_wait(&t->answered, &t->lock);
+    while (atomic_load(&j->phase) == KV_TURN_READING && !take_back(t, j)) pthread_cond_wait(&t->answered, &t->lock);
+    if (atomic_load(&j->phase) == KV_TURN_LOOKING && !take_back(t, j)) {
+        if (kv_turns_fetch_cancel(t, j)) done(t, j, KV_TURN_DONE);
+        else j->detached = true; /* a look touches no slab: whoever is at it need not be waited for */
     }
+    bool detached = j->detached;
     pthread_mutex_unlock(&t->lock);
-    kv_turns_fetch_free(t, j->fetch);
-    kv_chain_free(&j->chain);
-    free(j);
+    if (!detached) free_turn(t, j);
 }
 
 bool kv_turns_save(struct kv_turns *t, const struct kv_turn_rows *r)

@@ -54,6 +54,7 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
     enum kv_status status;         /* why end is less than what was asked for */
     enum kv_status fetch_status;   /* why the remote tier gave less than it was asked for; OK: it has no more */
     bool fetch_short;              /* it gave less */
+    bool detached;                 /* under the lock: nobody waits for it any more, and who works on it frees it */
     uint64_t bytes;                /* read */
     _Atomic int phase;
     _Atomic uint32_t ready;        /* layers in place, of every block that was asked for; KV_ARRIVAL_FAILED: end has fallen. A futex word */
@@ -62,23 +63,27 @@ struct kv_turn { /* fields but phase, ready and cancelled belong to whoever the 
 
 struct kv_turns;
 enum kv_status kv_turns_create(const struct kv_turns_config *c, struct kv_turns **out, struct kv_error *err);
-/* Finishes the saves that were handed over. What kv_turns_saved has not returned must be fetched before. */
-void kv_turns_stop(struct kv_turns *t);
+/* Finishes the saves that were handed over; timeout_ms 0: however long that takes. false: the disk hangs, and the thread that waits for it goes on using t, what
+ * it was handed over and its event: none of them may be destroyed. What kv_turns_saved has not returned must be fetched after. */
+bool kv_turns_stop(struct kv_turns *t, int32_t timeout_ms);
 void kv_turns_destroy(struct kv_turns *t);
 
 /* ---------------------------------------------------------------- decode thread */
 
 /* Asks which blocks of these tokens from `first` on are there. us_per_row: what computing a row takes, 0: unknown.
- * Whoever has a request's turn comes before those that wait. NULL: no memory. */
+ * Whoever has a request's turn comes before those that wait. NULL: no memory, or the disk hangs since a look was given up. */
 struct kv_turn *kv_turns_look(struct kv_turns *t, const char *tenant, const char *session, const int32_t *tokens, int32_t n_tokens, int32_t first, double us_per_row,
                               enum kv_look look, struct kv_fault_marks faults);
 /* FOUND with end > first: the cache has slabs for blocks [first, end) now; the read begins. A step may run over them meanwhile (kv_cache.arrived). */
 void kv_turns_read(struct kv_turns *t, struct kv_turn *turn, struct kv_cache *cache);
 /* READING, and every layer is ready or has failed: returns as soon as it is DONE; false: what was asked for did not all come. */
 bool kv_turns_read_over(struct kv_turns *t, struct kv_turn *turn);
-/* Any phase. Returns when no slab is touched any more. */
+/* A look, or a read that has not begun, was waited for long enough: true, and the turn is gone, IO_TIMEOUT counted. false: it is over, or a read has begun, or the
+ * remote tier is asked, which has a bound of its own. */
+bool kv_turns_give_up(struct kv_turns *t, struct kv_turn *turn);
 /* Decode thread. What is looked for ahead of a turn that has come meanwhile waits behind others no longer. */
 void kv_turns_hurry(struct kv_turns *t, struct kv_turn *turn);
+/* Any phase. Returns when no slab is touched any more. */
 void kv_turns_let_go(struct kv_turns *t, struct kv_turn *turn);
 struct kv_turn_rows { /* whole exact blocks, and nothing else in the cache */
     const char *tenant, *session;
@@ -103,7 +108,7 @@ void kv_turns_arrived(struct kv_turns *t, const char *tenant, const char *sessio
 /* remote: its name is NULL where there is none. */
 void kv_turns_stats(struct kv_turns *t, struct kv_tier_stats *disk, struct kv_tier_stats *remote, struct kv_turn_stats *out);
 int32_t kv_turns_sessions(struct kv_turns *t, struct kv_session_info *out, int32_t cap); /* last used first */
-/* These wait for the turns thread. NOT_FOUND: no such session. info may be NULL. */
+/* These wait for the turns thread, as long as it gets on: IO_TIMEOUT when it did not for a while. NOT_FOUND: no such session. info may be NULL. */
 enum kv_status kv_turns_command(struct kv_turns *t, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *info);
 
 #endif

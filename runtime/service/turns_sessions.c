@@ -4,8 +4,11 @@
 
 #include "runtime/residency/mover.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PATIENCE_MS = 10000, HUNG_MS = 100 }; /* without a step of the turns thread; once it was seen to hang */
 
 static bool used(const struct session *s)
 {
@@ -169,7 +172,7 @@ static void show(struct kv_turns *t, struct command *c, struct session *s)
 {
     pthread_mutex_lock(&t->lock);
     if (c->what == KV_SESSION_SHOW) s->info.held_blocks = kv_chain_held(t->directory, &s->chain);
-    if (c->info) *c->info = s->info;
+    c->info = s->info;
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -203,17 +206,47 @@ enum kv_status kv_turns_run(struct kv_turns *t, struct command *c)
 
 /* ---------------------------------------------------------------- any thread */
 
+/* Under the lock. false: the disk hangs, and the command is gone or the turns thread's. */
+static bool await(struct kv_turns *t, struct command *c)
+{
+    uint64_t seen = t->steps;
+    struct timespec until = kv_turns_time_in(t->hangs ? HUNG_MS : PATIENCE_MS);
+    while (!c->done) {
+        if (pthread_cond_timedwait(&t->answered, &t->lock, &until) == 0) continue;
+        if (c->done) break;
+        if (c->erasing || t->steps != seen) { /* the remote tier's patience is bounded elsewhere */
+            seen = t->steps;
+            until = kv_turns_time_in(PATIENCE_MS);
+            continue;
+        }
+        struct command **at = &t->command;
+        while (*at && *at != c) at = &(*at)->next;
+        if (*at) *at = c->next, free(c);
+        else c->detached = true;
+        kv_turns_note_failure(t, KV_IO_TIMEOUT);
+        return false;
+    }
+    return true;
+}
+
 enum kv_status kv_turns_command(struct kv_turns *t, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *info)
 {
-    struct command c = {.what = what, .tenant = tenant, .session = session, .info = info};
+    struct command *c = calloc(1, sizeof *c);
+    if (!c) return KV_OUT_OF_MEMORY;
+    c->what = what;
+    snprintf(c->tenant, sizeof c->tenant, "%s", tenant);
+    snprintf(c->session, sizeof c->session, "%s", session);
     pthread_mutex_lock(&t->lock);
     struct command **at = &t->command;
     while (*at) at = &(*at)->next;
-    *at = &c;
+    *at = c;
     pthread_cond_broadcast(&t->work);
-    while (!c.done) pthread_cond_wait(&t->answered, &t->lock);
+    bool over = await(t, c);
+    enum kv_status s = over ? c->status : KV_IO_TIMEOUT;
+    if (over && info) *info = c->info;
+    if (over) free(c);
     pthread_mutex_unlock(&t->lock);
-    return c.status;
+    return s;
 }
 
 void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state state)

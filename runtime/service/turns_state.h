@@ -20,12 +20,12 @@ struct turn_list {
     struct kv_turn *head, **tail;
 };
 
-struct command {
+struct command { /* of whoever asked; of the turns thread once `detached` */
     enum kv_session_command what;
-    const char *tenant, *session;
-    struct kv_session_info *info;
+    char tenant[64], session[64];
+    struct kv_session_info info;
     enum kv_status status;
-    bool done;
+    bool done, detached;
     bool erasing, erased;       /* the remote tier is asked; it answered */
     int32_t n_blocks;           /* of the session's chain before that */
     struct command *next;
@@ -48,7 +48,9 @@ struct kv_turns {
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t work, answered; /* answered: a command or a turn is done */
-    bool stopping;
+    bool stopping, stopped;
+    bool hangs;                    /* since a look was given up the thread has not got on */
+    uint64_t steps;                /* that the thread has made */
     struct turn_list reads, ahead, saves, saved;
     struct command *command;
     struct session *session; /* [KV_SESSIONS_MAX] */
@@ -64,7 +66,9 @@ void kv_turns_read_blocks(struct kv_turns *t, struct kv_turn *j);
 int32_t kv_turns_blocks_in(uint64_t window_bytes, uint64_t block_bytes);
 void kv_turns_note_failure(struct kv_turns *t, enum kv_status s); /* under the lock */
 
-/* turns.c. Under the lock: the remote tier answered a look. */
+/* turns.c */
+struct timespec kv_turns_time_in(int32_t ms); /* for waits on `answered` */
+/* Under the lock: the remote tier answered a look. */
 void kv_turns_look_again(struct kv_turns *t, struct kv_turn *j);
 
 /* turns_sessions.c. Under the lock but where the turns thread is named. */

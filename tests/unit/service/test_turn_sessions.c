@@ -191,7 +191,7 @@ static void with_base(struct kv_turns_config *c, bool save, int32_t *sessions, i
     *blocks = j->end;
     kv_turns_let_go(t, j);
     *sessions = kv_turns_sessions(t, info, 4);
-    kv_turns_stop(t);
+    (void)kv_turns_stop(t, 0);
     kv_turns_destroy(t);
     kv_arena_destroy(a);
 }
