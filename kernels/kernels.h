@@ -105,9 +105,10 @@ struct kv_kernels {
     void (*finish)(int32_t n_q, int32_t d_head, struct kv_states s, float *out, size_t out_stride);
     /* Channelwise minimum and maximum of rows [row0, row1) of a stored [64][d] block, accumulated into lo, hi [d]. */
     void (*extrema)(enum kv_type row_type, const void *k, int32_t row0, int32_t row1, int32_t d, float *lo, float *hi);
-    /* Quest bounds of n_q query rows at q_stride: out[i * out_stride + p] = sum over c of max(q_c lo_c, q_c hi_c), for n_pages pages of stored
-     * rows [n_pages][2][d]: lo, then hi; the other way round where a page holds no number. */
-    void (*page_bounds)(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+    /* Quest bounds of n_q query rows at q_stride: out[i * out_stride + p] = sum over c of q_c times lo_c of page p where q_c has the sign of less than
+     * 0, hi_c where not, for whole blocks of KV_BLOCK_ROWS pages. columns: stored values [n_blocks][d][2][KV_BLOCK_ROWS]: lo, then hi. Each sum is
+     * one chain of fused steps in ascending c. */
+    void (*page_bounds)(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *columns, int32_t n_blocks, int32_t d, float *out,
                         size_t out_stride);
     /* label[i] = the c with the least square[c] - 2 x_i · c, ties to the lower, 0 where none compares; x: n rows at x_stride. centroids:
      * [width][k rounded up to 16], channel-major. Each product is one chain of fused steps in ascending channels. */

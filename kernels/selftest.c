@@ -116,8 +116,7 @@ static void test_attention(struct run *r)
         r->k->finish(Q, D, s, out, D), put(r, out, sizeof out);
     }
     r->k->extrema(KV_F16, k[0], 3, 61, D, lo, hi), put(r, lo, sizeof lo), put(r, hi, sizeof hi);
-    for (int p = 0; p < 3; p++) memcpy(rows + 2 * p * D, u + p * D, 2 * D * sizeof *u);
-    r->k->page_bounds(KV_F32, q, 1, D, rows, 3, D, out, 3), put(r, out, 3 * 4);
+    r->k->page_bounds(KV_F16, q, 2, D, k[0], 1, D / 2, rows, 64), put(r, rows, 2 * 64 * 4);
 }
 
 /* What selection ranks by: labels, products of channels and of scattered rows, sums of rows, a bar over scores. */

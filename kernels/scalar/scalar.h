@@ -11,7 +11,7 @@ void kv_scalar_attend_picks(const struct kv_attention *a, const struct kv_pick *
 void kv_scalar_fold(int32_t n_q, int32_t d_head, struct kv_states into, struct kv_states other);
 void kv_scalar_finish(int32_t n_q, int32_t d_head, struct kv_states s, float *out, size_t out_stride);
 
-void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *columns, int32_t n_blocks, int32_t d, float *out,
                            size_t out_stride);
 
 void kv_scalar_column_dots(enum kv_type row_type, const void *columns, int32_t d, int32_t run, const int32_t *pick, const float *weight, int32_t n_q,

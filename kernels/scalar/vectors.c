@@ -62,22 +62,21 @@ static void scalar_extrema(enum kv_type row_type, const void *k, int32_t row0, i
         }
 }
 
-void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+void kv_scalar_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *columns, int32_t n_blocks, int32_t d, float *out,
                            size_t out_stride)
 {
-    size_t row_bytes = kv_type_row_bytes(row_type, d), width = row_bytes / (size_t)d;
-    for (int32_t p = 0; p < n_pages; p++)
+    size_t column = KV_BLOCK_ROWS * kv_type_row_bytes(row_type, 1);
+    for (int32_t b = 0; b < n_blocks; b++)
         for (int32_t i = 0; i < n_q; i++) {
-            const uint8_t *page = (const uint8_t *)pages + 2 * (size_t)p * row_bytes;
-            float lane[KV_LANES] = {0};
+            float *sum = out + (size_t)i * out_stride + (size_t)b * KV_BLOCK_ROWS, extremum[KV_BLOCK_ROWS];
+            for (int32_t p = 0; p < KV_BLOCK_ROWS; p++) sum[p] = 0;
             for (int32_t c = 0; c < d; c++) {
-                float lo, hi;
-                kv_dequantise_row(row_type, page + (size_t)c * width, 1, &lo);
-                kv_dequantise_row(row_type, page + row_bytes + (size_t)c * width, 1, &hi);
-                float x = q[(size_t)i * q_stride + (size_t)c], least = lo < hi ? lo : hi, most = lo > hi ? lo : hi; /* a NaN makes both hi */
-                lane[c % KV_LANES] += x * (x < 0 ? least : most);
+                float x = q[(size_t)i * q_stride + (size_t)c];
+                size_t at = 2 * ((size_t)b * (size_t)d + (size_t)c) + !(kv_bits(x) >> 31);
+                kv_dequantise_row(row_type, (const uint8_t *)columns + at * column, KV_BLOCK_ROWS, extremum);
+                for (int32_t p = 0; p < KV_BLOCK_ROWS; p++) sum[p] = kv_fma(x, extremum[p], sum[p]);
             }
-            out[(size_t)i * out_stride + (size_t)p] = kv_canon(kv_tree(lane));
+            for (int32_t p = 0; p < KV_BLOCK_ROWS; p++) sum[p] = kv_canon(sum[p]);
         }
 }
 

@@ -204,39 +204,34 @@ static void extrema(enum kv_type row_type, const void *k, int32_t row0, int32_t 
     else extrema_of(KV_BF16, k, row0, row1, d, lo, hi);
 }
 
-static float page_bound(const float *q, const float *lo, const float *hi, int32_t d)
+/* Half a block of pages and one query row. */
+KV_INLINE void half_bounds(const enum kv_type type, const float *q, const uint8_t *block, int32_t d, float *out)
 {
-    __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    int32_t c = 0;
-    for (; c + 16 <= d; c += 16)
-        for (int h = 0; h < 2; h++) {
-            __m256 v = _mm256_loadu_ps(q + c + 8 * h);
-            __m256 a = _mm256_loadu_ps(lo + c + 8 * h), b = _mm256_loadu_ps(hi + c + 8 * h), below = _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_LT_OQ);
-            acc[h] = _mm256_add_ps(acc[h], _mm256_mul_ps(v, _mm256_blendv_ps(_mm256_max_ps(a, b), _mm256_min_ps(a, b), below)));
-        }
-    float lane[KV_LANES];
-    _mm256_storeu_ps(lane, acc[0]), _mm256_storeu_ps(lane + 8, acc[1]);
-    for (; c < d; c++) {
-        float least = lo[c] < hi[c] ? lo[c] : hi[c], most = lo[c] > hi[c] ? lo[c] : hi[c];
-        lane[c % KV_LANES] += q[c] * (q[c] < 0 ? least : most);
+    const size_t column = KV_BLOCK_ROWS * kv_width(type);
+    __m256 acc[4];
+    for (int v = 0; v < 4; v++) acc[v] = _mm256_setzero_ps();
+    for (int32_t c = 0; c < d; c++, block += 2 * column) {
+        const uint8_t *extremum = block + (kv_bits(q[c]) >> 31 ? 0 : column);
+        __m256 x = _mm256_set1_ps(q[c]);
+        for (int v = 0; v < 4; v++) acc[v] = _mm256_fmadd_ps(x, kv_load8(type, extremum, 8 * (size_t)v), acc[v]);
     }
-    return kv_canon(kv_tree8(_mm256_loadu_ps(lane), _mm256_loadu_ps(lane + 8)));
+    for (int v = 0; v < 4; v++) _mm256_storeu_ps(out + 8 * v, kv_canon8(acc[v]));
 }
 
-static void page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+KV_INLINE void bounds(const enum kv_type type, const float *q, int32_t n_q, size_t q_stride, const uint8_t *columns, int32_t n_blocks, int32_t d, float *out, size_t out_stride)
+{
+    const size_t half = KV_BLOCK_ROWS / 2;
+    for (int32_t b = 0; b < n_blocks; b++, out += KV_BLOCK_ROWS, columns += 2 * (size_t)d * KV_BLOCK_ROWS * kv_width(type))
+        for (size_t i = 0; i < (size_t)n_q; i++)
+            for (size_t h = 0; h < 2; h++) half_bounds(type, q + i * q_stride, columns + h * half * kv_width(type), d, out + i * out_stride + h * half);
+}
+
+static void page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *columns, int32_t n_blocks, int32_t d, float *out,
                         size_t out_stride)
 {
-    enum { MAX_D = 1024 };
-    float page[2 * MAX_D];
-    if (d > MAX_D) {
-        kv_scalar_page_bounds(row_type, q, n_q, q_stride, pages, n_pages, d, out, out_stride);
-        return;
-    }
-    const uint8_t *stored = pages;
-    for (int32_t p = 0; p < n_pages; p++, stored += 2 * kv_type_row_bytes(row_type, d)) {
-        kv_avx2_kernels.from_rows(row_type, stored, 2 * d, page);
-        for (int32_t i = 0; i < n_q; i++) out[(size_t)i * out_stride + (size_t)p] = page_bound(q + (size_t)i * q_stride, page, page + d, d);
-    }
+    if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, columns, n_blocks, d, out, out_stride);
+    else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, columns, n_blocks, d, out, out_stride);
+    else bounds(KV_F32, q, n_q, q_stride, columns, n_blocks, d, out, out_stride);
 }
 
 static void nearest_two(const float *x, int32_t n, size_t x_stride, const float *centroids, const float *square, int32_t k, int32_t width, int32_t *label,

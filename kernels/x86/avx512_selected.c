@@ -186,72 +186,46 @@ void kv_avx512_attend_picks(const struct kv_attention *a, const struct kv_pick *
 
 /* ---------------------------------------------------------------- bounds of pages */
 
-/* The first levels of the trees of four pages and N query rows. Lanes beyond d hold zeros, which leave a sum that began at +0 as it is. */
-KV_INLINE void four_bounds(const enum kv_type type, const int N, const float *q, size_t q_stride, const uint8_t *const page[4], const size_t d, __m512 out[4])
+/* One block of pages and N query rows. The block is read from end to end, as the processor foresees it. */
+KV_INLINE void block_bounds(const enum kv_type type, const int N, const float *q, size_t q_stride, const uint8_t *block, int32_t d, float *out, size_t out_stride)
 {
-    const size_t row_bytes = d * kv_width(type);
+    const size_t column = KV_BLOCK_ROWS * kv_width(type);
     __m512 acc[4][4];
     for (int i = 0; i < N; i++)
-        for (int p = 0; p < 4; p++) acc[i][p] = _mm512_setzero_ps();
-    _Pragma("GCC unroll 8") for (size_t c = 0; c < d; c += 16)
-    {
-        const bool whole = c + 16 <= d;
-        __mmask16 m = kv_first((int32_t)(d - c)), below[4];
-        __m512 v[4];
+        for (int v = 0; v < 4; v++) acc[i][v] = _mm512_setzero_ps();
+    for (int32_t c = 0; c < d; c++, block += 2 * column)
         _Pragma("GCC unroll 4") for (int i = 0; i < N; i++)
         {
-            v[i] = _mm512_maskz_loadu_ps(m, q + (size_t)i * q_stride + c);
-            below[i] = _mm512_cmp_ps_mask(v[i], _mm512_setzero_ps(), _CMP_LT_OQ);
+            const float *x = q + (size_t)i * q_stride + c;
+            const uint8_t *extremum = block + (column & ((size_t)(kv_bits(*x) >> 31) - 1));
+            __m512 w = _mm512_set1_ps(*x);
+            _Pragma("GCC unroll 4") for (int v = 0; v < 4; v++) acc[i][v] = _mm512_fmadd_ps(w, kv_load16(type, extremum, 16 * (size_t)v), acc[i][v]);
         }
-        _Pragma("GCC unroll 4") for (int p = 0; p < 4; p++)
-        {
-            __m512 lo = whole ? kv_load16(type, page[p], c) : kv_load16_first(type, m, page[p], c);
-            __m512 hi = whole ? kv_load16(type, page[p] + row_bytes, c) : kv_load16_first(type, m, page[p] + row_bytes, c);
-            __m512 least = _mm512_min_ps(lo, hi), most = _mm512_max_ps(lo, hi); /* a NaN makes both hi */
-            _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) acc[i][p] = _mm512_add_ps(acc[i][p], _mm512_mul_ps(v[i], _mm512_mask_blend_ps(below[i], most, least)));
-        }
-    }
-    for (int i = 0; i < N; i++) out[i] = kv_tree_head(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
-}
-
-/* Sixteen pages from p on, a bound a lane; the last ones repeat where there are fewer. */
-KV_INLINE void sixteen_bounds(const enum kv_type type, const int N, const float *q, size_t q_stride, const uint8_t *pages, int32_t p, int32_t n_pages, const size_t d,
-                              float *out, size_t out_stride)
-{
-    const size_t page_bytes = 2 * d * kv_width(type);
-    __m512 z[4][4];
-    for (int j = 0; j < 4; j++) {
-        const uint8_t *page[4];
-        for (int32_t r = 0; r < 4; r++) page[r] = pages + (size_t)(p + 4 * j + r < n_pages ? p + 4 * j + r : n_pages - 1) * page_bytes;
-        four_bounds(type, N, q, q_stride, page, d, z[j]);
-    }
     for (int i = 0; i < N; i++)
-        _mm512_mask_storeu_ps(out + (size_t)i * out_stride + p, kv_first(n_pages - p), kv_canon16(kv_tree_tail(z[0][i], z[1][i], z[2][i], z[3][i])));
+        for (int v = 0; v < 4; v++) _mm512_storeu_ps(out + (size_t)i * out_stride + 16 * v, kv_canon16(acc[i][v]));
 }
 
-KV_INLINE void bounds(const enum kv_type type, const float *q, int32_t n_q, size_t q_stride, const uint8_t *pages, int32_t n_pages, const size_t d, float *out,
-                      size_t out_stride)
+KV_INLINE void bounds(const enum kv_type type, const float *q, int32_t n_q, size_t q_stride, const uint8_t *columns, int32_t n_blocks, int32_t d, float *out, size_t out_stride)
 {
-    for (int32_t p = 0; p < n_pages; p += 16)
+    for (int32_t b = 0; b < n_blocks; b++, out += KV_BLOCK_ROWS, columns += 2 * (size_t)d * KV_BLOCK_ROWS * kv_width(type))
         for (int32_t i = 0; i < n_q; i += 4) {
             const float *from = q + (size_t)i * q_stride;
             float *to = out + (size_t)i * out_stride;
             switch (n_q - i) {
-            case 1: sixteen_bounds(type, 1, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
-            case 2: sixteen_bounds(type, 2, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
-            case 3: sixteen_bounds(type, 3, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
-            default: sixteen_bounds(type, 4, from, q_stride, pages, p, n_pages, d, to, out_stride); break;
+            case 1: block_bounds(type, 1, from, q_stride, columns, d, to, out_stride); break;
+            case 2: block_bounds(type, 2, from, q_stride, columns, d, to, out_stride); break;
+            case 3: block_bounds(type, 3, from, q_stride, columns, d, to, out_stride); break;
+            default: block_bounds(type, 4, from, q_stride, columns, d, to, out_stride); break;
             }
         }
 }
 
-void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *pages, int32_t n_pages, int32_t d, float *out,
+void kv_avx512_page_bounds(enum kv_type row_type, const float *q, int32_t n_q, size_t q_stride, const void *columns, int32_t n_blocks, int32_t d, float *out,
                            size_t out_stride)
 {
-    if (row_type == KV_F16 && d == 64) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, 64, out, out_stride);
-    else if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, pages, n_pages, (size_t)d, out, out_stride);
-    else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, pages, n_pages, (size_t)d, out, out_stride);
-    else bounds(KV_F32, q, n_q, q_stride, pages, n_pages, (size_t)d, out, out_stride);
+    if (row_type == KV_F16) bounds(KV_F16, q, n_q, q_stride, columns, n_blocks, d, out, out_stride);
+    else if (row_type == KV_BF16) bounds(KV_BF16, q, n_q, q_stride, columns, n_blocks, d, out, out_stride);
+    else bounds(KV_F32, q, n_q, q_stride, columns, n_blocks, d, out, out_stride);
 }
 
 /* ---------------------------------------------------------------- nearest centroids */

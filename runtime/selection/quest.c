@@ -1,12 +1,15 @@
 /* quest.c — Quest (0x05J–M): pages ranked by an upper bound of their logits from channelwise extrema.
  *
- * One support per query head. Tail page: the page being filled is mutable, so it is never ranked and always takes one slot of
- * the budget. Ties go to the lower page. The first two layers stay dense. budget_rows ≥ T selects every row. Widening doubles
+ * One support per query head. A bound is the query's product with one extremum of each channel, the upper one where the query is not below 0.
+ * Extrema of 64 pages lie side by side, channel by channel. Tail page: the page being filled is mutable,
+ * so it is never ranked and always takes one slot of the budget. Ties go to the lower page. The first two layers stay dense. budget_rows ≥ T selects every row. Widening doubles
  * the pages. The omitted mass is estimated from rows drawn by the pages' bounds. */
 #include "runtime/selection/methods.h"
 #include "runtime/selection/omitted.h"
 #include "runtime/selection/rank.h"
+#include "runtime/selection/scratch.h"
 #include "runtime/selection/support.h"
+#include "runtime/selection/top.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,10 +24,13 @@ const struct kv_param_spec kv_selector_quest_params[3] = {
 struct kv_selector {
     int32_t d_head, group, page_rows, budget_rows, estimate_rows, max_pages, n_rows;
     bool cut;            /* the tail page lost rows in a drop and is read again by the next append */
-    uint8_t *extrema;    /* [max_pages][2][d_head] lo, then hi, in the type of the rows: rows hold no other values. Room for fp32 */
-    float *lo, *hi;      /* [d_head] of the page in work */
-    float *bound;        /* [group][max_pages] */
+    size_t room;         /* max_pages, rounded up to whole blocks of KV_BLOCK_ROWS pages */
+    uint8_t *columns;    /* [room / 64][d_head][2][64] lo, then hi, in the type of the rows: rows hold no other values. Room for fp32 */
+    float *lo, *hi;      /* [d_head] of the tail page */
+    float *stored;       /* [d_head] room for a stored row */
+    float *bound;        /* [group][room] */
     uint64_t *key;       /* [max_pages] */
+    uint64_t *first;     /* [room / 64] mask of pages */
     float *score, *weight, *row; /* [max_pages], [max_pages], [d_head] of an estimate */
     int32_t *size, *taken; /* [max_pages] */
 };
@@ -32,7 +38,7 @@ struct kv_selector {
 static void quest_destroy(struct kv_selector *s)
 {
     if (!s) return;
-    void *const owned[] = {s->extrema, s->lo, s->hi, s->bound, s->key, s->score, s->weight, s->row, s->size, s->taken};
+    void *const owned[] = {s->columns, s->lo, s->hi, s->stored, s->bound, s->key, s->first, s->score, s->weight, s->row, s->size, s->taken};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -54,17 +60,20 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
     s->estimate_rows = (int32_t)p->value[2];
     s->max_pages = (int32_t)(((int64_t)n_rows_max + s->page_rows - 1) / s->page_rows);
     size_t pages = (size_t)s->max_pages, d = (size_t)d_head;
-    s->extrema = calloc(pages * 2 * d, sizeof(float));
+    s->room = (pages + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS * KV_BLOCK_ROWS;
+    s->columns = kv_index_memory(s->room * 2 * d * sizeof(float));
     s->lo = calloc(d, sizeof *s->lo);
     s->hi = calloc(d, sizeof *s->hi);
-    s->bound = calloc(pages * (size_t)group, sizeof *s->bound);
+    s->stored = calloc(d, sizeof *s->stored);
+    s->bound = calloc(s->room * (size_t)group, sizeof *s->bound);
     s->key = calloc(pages, sizeof *s->key);
+    s->first = calloc(s->room / KV_BLOCK_ROWS, sizeof *s->first);
     s->score = calloc(pages, sizeof *s->score);
     s->weight = calloc(pages, sizeof *s->weight);
     s->row = calloc(d, sizeof *s->row);
     s->size = calloc(pages, sizeof *s->size);
     s->taken = calloc(pages, sizeof *s->taken);
-    if (!s->extrema || !s->lo || !s->hi || !s->bound || !s->key || !s->score || !s->weight || !s->row || !s->size || !s->taken) {
+    if (!s->columns || !s->lo || !s->hi || !s->stored || !s->bound || !s->key || !s->first || !s->score || !s->weight || !s->row || !s->size || !s->taken) {
         quest_destroy(s);
         return kv_fail(err, KV_OUT_OF_MEMORY, "quest", "no memory for extrema of %d pages", (int)pages);
     }
@@ -88,7 +97,7 @@ static bool damaged(enum kv_type type, const uint8_t *values, size_t bytes)
     return ((any | ((word & size) + to_sign)) & ~size) != 0;
 }
 
-/* Extrema pass over what is not a number, and the page would be left out where dense attention reports the row. It stays in the maximum: the bound is
+/* Extrema pass over what is not a number, and the page would be left out where dense attention reports the row. It stays in both: the bound is
  * not a number then and ranks first. */
 static void keep_damage(struct kv_selector *s, const struct kv_rows *rows, int32_t from, int32_t to)
 {
@@ -97,21 +106,32 @@ static void keep_damage(struct kv_selector *s, const struct kv_rows *rows, int32
     for (; from < to; from++) {
         kv_rows_key(rows, from, s->row);
         for (int32_t c = 0; c < s->d_head; c++)
-            if (s->row[c] != s->row[c]) s->hi[c] = NAN;
+            if (s->row[c] != s->row[c]) s->lo[c] = s->hi[c] = NAN;
     }
 }
 
-/* Extrema of rows [from, to), which lie in one page; the page's own are opened first when from starts it. */
+static void store_column(struct kv_selector *s, enum kv_type type, const float *extremum, uint8_t *at)
+{
+    size_t width = kv_type_row_bytes(type, 1);
+    kv_kernels()->to_rows(type, extremum, s->d_head, s->stored);
+    for (size_t c = 0; c < (size_t)s->d_head; c++) memcpy(at + 2 * c * KV_BLOCK_ROWS * width, (const uint8_t *)s->stored + c * width, width);
+}
+
+/* The tail page is whole. Pages behind it that are not there yet are read, but not ranked. */
+static void store_page(struct kv_selector *s, enum kv_type type, int32_t page)
+{
+    size_t column = KV_BLOCK_ROWS * kv_type_row_bytes(type, 1), block_bytes = 2 * (size_t)s->d_head * column;
+    uint8_t *block = s->columns + (size_t)(page / KV_BLOCK_ROWS) * block_bytes, *at = block + (size_t)(page % KV_BLOCK_ROWS) * (column / KV_BLOCK_ROWS);
+    if (page % KV_BLOCK_ROWS == 0) memset(block, 0, block_bytes);
+    store_column(s, type, s->lo, at);
+    store_column(s, type, s->hi, at + column);
+}
+
+/* Extrema of rows [from, to), which lie in one page. */
 static void extend_page(struct kv_selector *s, const struct kv_rows *rows, int32_t page, int32_t from, int32_t to)
 {
-    size_t row_bytes = kv_rows_row_bytes(rows);
-    uint8_t *lo = s->extrema + 2 * (size_t)page * row_bytes, *hi = lo + row_bytes;
-    if (from == page * s->page_rows) {
-        for (int32_t c = 0; c < s->d_head; c++) s->lo[c] = INFINITY, s->hi[c] = -INFINITY;
-    } else {
-        kv_kernels()->from_rows(rows->row_type, lo, s->d_head, s->lo);
-        kv_kernels()->from_rows(rows->row_type, hi, s->d_head, s->hi);
-    }
+    bool whole = to == (page + 1) * s->page_rows;
+    for (int32_t c = 0; from == page * s->page_rows && c < s->d_head; c++) s->lo[c] = INFINITY, s->hi[c] = -INFINITY;
     while (from < to) {
         int32_t block = from / KV_BLOCK_ROWS, first = from % KV_BLOCK_ROWS;
         int32_t end = to - block * KV_BLOCK_ROWS < KV_BLOCK_ROWS ? to - block * KV_BLOCK_ROWS : KV_BLOCK_ROWS;
@@ -119,8 +139,7 @@ static void extend_page(struct kv_selector *s, const struct kv_rows *rows, int32
         keep_damage(s, rows, from, from + end - first);
         from += end - first;
     }
-    kv_kernels()->to_rows(rows->row_type, s->lo, s->d_head, lo);
-    kv_kernels()->to_rows(rows->row_type, s->hi, s->d_head, hi);
+    if (whole) store_page(s, rows->row_type, page);
 }
 
 static enum kv_status quest_append(struct kv_selector *s, const struct kv_rows *rows, int32_t from)
@@ -161,13 +180,6 @@ static enum kv_status quest_drop(struct kv_selector *s, int32_t to)
 
 static int32_t quest_covered(const struct kv_selector *s) { return s->n_rows; }
 
-/* Leaves the first `take` of the ranking in front of the key array. */
-static void rank_pages(struct kv_selector *s, const float *bound, int32_t ranked, int32_t take)
-{
-    kv_rank_keys(bound, (size_t)ranked, s->key);
-    kv_rank_select(s->key, (size_t)ranked, (size_t)take);
-}
-
 static int32_t row_of_page(const void *ctx, int32_t page, int32_t k) { return page * ((const struct kv_selector *)ctx)->page_rows + k; }
 
 /* Pages are drawn by their bounds: no row weighs more than its page says. */
@@ -179,7 +191,7 @@ static void estimate_omitted(struct kv_selector *s, const struct kv_rows *rows, 
     for (int32_t g = 0; g < s->group; g++) {
         const uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
         for (int32_t p = 0; p < pages; p++) {
-            s->score[p] = s->bound[(size_t)g * (size_t)s->max_pages + (size_t)p] * rows->scale;
+            s->score[p] = s->bound[(size_t)g * s->room + (size_t)p] * rows->scale;
             s->size[p] = s->page_rows;
             s->taken[p] = kv_mask_has(mask, p * s->page_rows) ? s->page_rows : 0;
         }
@@ -200,11 +212,12 @@ static enum kv_status quest_query(struct kv_selector *s, const struct kv_rows *r
     size_t page_bytes = 2 * kv_rows_row_bytes(rows);
     bool all = budget_pages == n_pages, rank = !all || ledger->trace;
     int32_t take = rank ? budget_pages - 1 : 0;
-    if (rank) kv_kernels()->page_bounds(rows->row_type, q, s->group, (size_t)s->d_head, s->extrema, n_pages - 1, s->d_head, s->bound, (size_t)s->max_pages);
+    if (rank) kv_kernels()->page_bounds(rows->row_type, q, s->group, (size_t)s->d_head, s->columns, (n_pages - 1 + KV_BLOCK_ROWS - 1) / KV_BLOCK_ROWS, s->d_head, s->bound, s->room);
     for (int32_t g = 0; g < s->group; g++) {
         uint64_t *mask = support + (size_t)g * (size_t)n_blocks;
-        const float *bound = s->bound + (size_t)g * (size_t)s->max_pages;
-        if (rank) rank_pages(s, bound, n_pages - 1, take);
+        const float *bound = s->bound + (size_t)g * s->room;
+        memset(s->first, 0, s->room / KV_BLOCK_ROWS * sizeof *s->first);
+        kv_top_rows(bound, rank ? n_pages - 1 : 0, take, s->key, s->first);
         if (all) kv_mask_set_range(mask, 0, n);
         for (int32_t i = 0; i < take; i++) {
             int32_t page = (int32_t)kv_rank_index(s->key[i]);

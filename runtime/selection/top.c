@@ -6,17 +6,17 @@
 
 #include <math.h>
 
-enum { SAMPLE = 1024, CHUNK_WORDS = 64 };
+enum { SAMPLE = 1024, SMALL_SAMPLE = 256, SAMPLED = 4 /* times as many scores as a sample takes, or all are ranked */, CHUNK_WORDS = 64 };
 
 /* A score that, more likely than not by four deviations of the sample, at least k of the n reach. */
 static float bar(const float *score, int32_t n, int32_t k, uint64_t *key)
 {
-    int32_t stride = n / SAMPLE;
-    double expected = (double)k * SAMPLE / n;
+    int32_t sample = n >= SAMPLED * SAMPLE ? SAMPLE : SMALL_SAMPLE, stride = n / sample;
+    double expected = (double)k * sample / n;
     int32_t at = (int32_t)(expected + 4 * sqrt(expected) + 4);
-    if (at >= SAMPLE) return -INFINITY;
-    for (int32_t i = 0; i < SAMPLE; i++) key[i] = kv_rank_key(score[i * stride], (uint32_t)(i * stride));
-    kv_rank_select(key, SAMPLE, (size_t)at + 1);
+    if (at >= sample) return -INFINITY;
+    for (int32_t i = 0; i < sample; i++) key[i] = kv_rank_key(score[i * stride], (uint32_t)(i * stride));
+    kv_rank_select(key, (size_t)sample, (size_t)at + 1);
     uint64_t last = 0;
     for (int32_t i = 0; i <= at; i++) last = key[i] > last ? key[i] : last;
     return score[kv_rank_index(last)];
@@ -43,9 +43,9 @@ static int32_t gather(const float *score, int32_t n, float least, uint64_t *key)
 void kv_top_rows(const float *score, int32_t n, int32_t k, uint64_t *key, uint64_t *mask)
 {
     int32_t m = 0;
-    if (n >= 4 * SAMPLE) m = gather(score, n, bar(score, n, k, key), key);
-    if (m < k || n < 4 * SAMPLE) {
-        for (int32_t t = 0; t < n; t++) key[t] = kv_rank_key(score[t], (uint32_t)t);
+    if (n >= SAMPLED * SMALL_SAMPLE) m = gather(score, n, bar(score, n, k, key), key);
+    if (m < k || n < SAMPLED * SMALL_SAMPLE) {
+        kv_rank_keys(score, (size_t)n, key);
         m = n;
     }
     kv_rank_select(key, (size_t)m, (size_t)k);

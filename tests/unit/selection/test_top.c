@@ -29,7 +29,7 @@ START_TEST(long_rankings_are_cut_where_sorted_ones_are)
     static float score[MOST];
     static uint64_t key[MOST], want[MOST], mask[MOST / 64 + 1], expected[MOST / 64 + 1];
     for (uint64_t trial = 0; trial < 70; trial++) {
-        int32_t n = trial % 10 ? 4000 + (int32_t)(kv_draw(trial, 1) % 16000) : (int32_t)(kv_draw(trial, 1) % 300);
+        int32_t n = trial % 10 == 0 ? (int32_t)(kv_draw(trial, 1) % 300) : trial % 10 < 4 ? 1000 + (int32_t)(kv_draw(trial, 1) % 3200) : 4000 + (int32_t)(kv_draw(trial, 1) % 16000);
         int32_t k = (int32_t)(kv_draw(trial, 2) % (uint64_t)(trial % 3 ? n / 8 + 1 : n + 1));
         for (int32_t t = 0; t < n; t++) score[t] = score_of((int)(trial % 7), trial + 100, t);
         memset(mask, 0, sizeof mask), memset(expected, 0, sizeof expected);
