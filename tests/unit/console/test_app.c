@@ -10,7 +10,7 @@ static const char *const CREDITS =
     " \"holders\":[{\"request\":\"q_00000000000a\",\"what\":\"swap-out\",\"seconds\":0.5,\"backend_bytes\":2048,\"staging_bytes\":0,\"queue_slots\":1,\"sharers\":1}],"
     " \"waiters\":[{\"request\":\"q_00000000000b\",\"what\":\"layerwise\",\"seconds\":1.5,\"lacks\":\"link\"}],\"rates\":{\"prefill_tokens_per_s\":14510.4,\"h2d_bytes_per_s\":2e9,\"d2h_bytes_per_s\":null}}";
 static const char *const PAUSED =
-    "{\"interruptions\":[{\"session\":\"agent-7\",\"tenant\":\"acme\",\"call_id\":\"call_9\",\"pause_epoch\":1,\"state\":\"PAUSED_HOST\",\"action\":\"swap\",\"seconds\":12.5,\"held_bytes\":0,"
+    "{\"total\":1,\"interruptions\":[{\"session\":\"agent-7\",\"tenant\":\"acme\",\"call_id\":\"call_9\",\"pause_epoch\":1,\"state\":\"PAUSED_HOST\",\"action\":\"swap\",\"seconds\":12.5,\"held_bytes\":0,"
     " \"swapped_bytes\":688128,\"revisions\":1,\"result_state\":\"UNSEEN\",\"waste_byte_ms\":{\"preserve\":125000,\"swap\":42,\"discard\":7000}}]}";
 
 START_TEST(rollout_view_shows_stage_gates_and_way_back)
