@@ -44,6 +44,12 @@ struct kv_ahead { /* the history that is being brought to host memory for a wait
     struct kv_cache cache;
 };
 
+struct kv_dropped { /* of whoever waits for it */
+    const char *tenant, *session;
+    bool stays; /* it could not be dropped after all */
+    struct kv_dropped *next;
+};
+
 struct kv_shadow_job { /* one sampled unit of the layer in work */
     struct kv_step_item *item;
     int32_t kv_head;
@@ -68,6 +74,7 @@ struct kv_engine {
     struct kv_prefix_index *prefix;
     struct kv_chunk_identity prefix_base; /* but for the tenant */
     _Atomic uint64_t forget_asked;   /* how often all prefixes were to be forgotten */
+    struct kv_dropped *dropped;      /* sessions that are being dropped; under the lock */
     uint64_t forgotten;              /* up to which of them it is done: the decode thread's, under the lock for others */
     struct kv_turns *turns;          /* NULL without a disk tier */
     struct kv_ahead ahead;
@@ -171,8 +178,9 @@ void kv_engine_rates(struct kv_engine *e, struct kv_rates *out); /* the engine's
 void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s); /* a prefilling sequence, between steps */
 int32_t kv_engine_prefix_limit(const struct kv_sequence *s); /* rows that need not be computed, were they all there */
 void kv_engine_offer_prefix(struct kv_engine *e, struct kv_sequence *s); /* after a commit */
-/* Which blocks were a session's is not known once it has ended, so a deletion forgets all. Any thread; returns when no new request finds one of them. */
-void kv_engine_forget_prefixes(struct kv_engine *e);
+/* Which blocks were a session's is not known once it has ended, so a deletion forgets all. Any thread; returns when no new request finds one of them, and what of the session
+ * was submitted so far leaves none, neither in memory nor on disk; `stays`: does so again. */
+void kv_engine_forget_session(struct kv_engine *e, const char *tenant, const char *session, bool stays);
 void kv_engine_forget_now(struct kv_engine *e); /* decode thread, between steps: what was asked */
 enum kv_status kv_engine_reserve(struct kv_engine *e, struct kv_sequence *s, int32_t n); /* gives up kept blocks for the room */
 enum kv_status kv_engine_reserve_raw(struct kv_engine *e, struct kv_sequence *s, int32_t n); /* with bytes of before in them */

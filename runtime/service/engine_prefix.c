@@ -50,7 +50,7 @@ void kv_engine_adopt_prefix(struct kv_engine *e, struct kv_sequence *s)
 
 void kv_engine_offer_prefix(struct kv_engine *e, struct kv_sequence *s)
 {
-    if (!e->config.prefix_reuse) return;
+    if (!e->config.prefix_reuse || s->dropped) return;
     size_t blocks = (size_t)s->cache.max_blocks;
     for (int32_t end; (end = (s->prefix_blocks + 1) * KV_BLOCK_ROWS) <= s->cache.n_rows && end <= s->frontier && next_key(e, s);) {
         kv_prefix_put(e->prefix, e->arena, &s->next_key, s->prefix_blocks ? &s->prefix_key : NULL, s->cache.slab + s->prefix_blocks, blocks);
@@ -66,13 +66,24 @@ static enum kv_status reserve(struct kv_engine *e, struct kv_sequence *s, int32_
     return status;
 }
 
-void kv_engine_forget_prefixes(struct kv_engine *e)
+void kv_engine_forget_session(struct kv_engine *e, const char *tenant, const char *session, bool stays)
 {
+    struct kv_dropped d = {tenant, session, stays, NULL}, **at = &e->dropped;
     pthread_mutex_lock(&e->lock);
+    d.next = e->dropped;
+    e->dropped = &d;
     uint64_t mine = atomic_fetch_add(&e->forget_asked, 1) + 1;
     pthread_cond_broadcast(&e->wake);
     while (e->forgotten < mine && !atomic_load(&e->stopping)) pthread_cond_wait(&e->wake, &e->lock);
+    while (*at && *at != &d) at = &(*at)->next;
+    if (*at) *at = d.next; /* the engine stops */
     pthread_mutex_unlock(&e->lock);
+}
+
+static void mark(struct kv_sequence *s, const struct kv_dropped *d)
+{
+    for (; d; d = d->next)
+        if (!strcmp(s->session, d->session) && !strcmp(s->tenant, d->tenant)) s->dropped = !d->stays;
 }
 
 void kv_engine_forget_now(struct kv_engine *e)
@@ -81,6 +92,9 @@ void kv_engine_forget_now(struct kv_engine *e)
     if (asked == e->forgotten) return;
     kv_prefix_clear(e->prefix, e->arena);
     pthread_mutex_lock(&e->lock);
+    for (int32_t i = 0; i < e->n_live; i++) mark(e->live[i], e->dropped);
+    for (int32_t i = 0; i < e->queue_n; i++) mark(e->queue[(e->queue_head + i) % e->config.max_queue], e->dropped);
+    e->dropped = NULL;
     e->forgotten = asked;
     pthread_cond_broadcast(&e->wake);
     pthread_mutex_unlock(&e->lock);

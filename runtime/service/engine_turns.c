@@ -184,7 +184,7 @@ void kv_engine_turn_ends(struct kv_engine *e, struct kv_sequence *s, enum kv_fin
     if (ready != KV_ARRIVAL_FAILED && ready >= (uint32_t)e->weights->n_layers && kv_turns_read_over(e->turns, s->turn)) arrived(e, s);
     if (s->turn) leave(e, s);
     kv_engine_turn_runs(e, s);
-    if (!*s->session || (finish != KV_FINISH_STOP && finish != KV_FINISH_LENGTH)) return;
+    if (!*s->session || s->dropped || (finish != KV_FINISH_STOP && finish != KV_FINISH_LENGTH)) return;
     int32_t exact = s->frontier < s->cache.n_rows ? s->frontier : s->cache.n_rows, blocks = exact / KV_BLOCK_ROWS;
     kv_turns_note(e->turns, s->tenant, s->session, KV_SESSION_QUIESCING);
     kv_turns_note(e->turns, s->tenant, s->session, blocks ? KV_SESSION_SAVING : KV_SESSION_TOKEN_ONLY);
@@ -268,7 +268,7 @@ int32_t kv_engine_sessions(const struct kv_engine *e, struct kv_session_info *ou
 enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command what, const char *tenant, const char *session, struct kv_session_info *out, struct kv_error *err)
 {
     if (!e->turns && what == KV_SESSION_DROP) {
-        kv_engine_forget_prefixes(e);
+        kv_engine_forget_session(e, tenant, session, false);
         if (out) *out = (struct kv_session_info){0};
         return KV_OK;
     }
@@ -277,8 +277,9 @@ enum kv_status kv_engine_session(struct kv_engine *e, enum kv_session_command wh
         kv_hint(err, "set tiers.disk.path");
         return KV_UNSUPPORTED;
     }
+    if (what == KV_SESSION_DROP) kv_engine_forget_session(e, tenant, session, false); /* before the disk: what runs leaves nothing behind there */
     enum kv_status s = kv_turns_command(e->turns, what, tenant, session, out);
-    if (what == KV_SESSION_DROP && (s == KV_OK || s == KV_NOT_FOUND)) kv_engine_forget_prefixes(e); /* after the disk: nothing comes back from there */
+    if (what == KV_SESSION_DROP) kv_engine_forget_session(e, tenant, session, s == KV_CONFLICT); /* after it: nothing comes back from there */
     if (s == KV_OK) return s;
     if (s == KV_NOT_FOUND) {
         kv_fail(err, s, "session", "nothing of session %.63s of tenant %.63s is kept on disk", session, tenant);

@@ -94,6 +94,7 @@ struct kv_sequence {
     struct kv_chunk_digest next_key;
     int32_t prefix_blocks, next_block, n_reused; /* next_block: -1 before next_key was made */
     struct kv_turn *turn;              /* rows of the history that are being looked for or read */
+    bool dropped;                /* its session was while it waited or ran: its rows are kept nowhere */
     bool turn_over, turn_runs, arriving; /* there is nothing to look for any more; the session is said to run; a step may run while rows arrive */
     bool ahead, ahead_short;           /* while it waited its history was looked for ahead of its turn; the remote tier failed at it, or has no more */
     uint64_t ahead_bytes;              /* of it that host memory was given, or is expected to need */

@@ -156,6 +156,35 @@ START_TEST(a_session_dropped_before_it_was_saved_stays_away)
 }
 END_TEST
 
+/* Nor with what was running as it was dropped; what comes after is kept again. */
+START_TEST(a_session_dropped_while_it_answers_stays_away)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_error err;
+    struct kv_session_info info;
+    struct kv_engine *e = turn_engine(8 << 20, NULL);
+    turn_say(e, 100, "alpha", "gone");
+    turn_await_saved(e, "gone");
+    run_init(r, 100, 420, 200);
+    r->request.tenant = "alpha";
+    r->request.session = "gone";
+    r->request.observe_prompt = false;
+    run_begin(e, r);
+    run_read(r, 1);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "gone", NULL, &err), KV_OK);
+    run_end(r);
+    kv_engine_destroy(e); /* finishes the saves */
+    e = turn_engine(8 << 20, NULL);
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "gone", NULL, &err), KV_NOT_FOUND);
+    turn_say(e, 100, "alpha", "gone");
+    turn_await_saved(e, "gone");
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "gone", &info, &err), KV_OK);
+    ck_assert_uint_eq(info.restores, 0);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 static void no_event(void *ctx)
 {
     (void)ctx;
@@ -278,6 +307,7 @@ Suite *suite_turn_sessions(void)
     tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
     tcase_add_test(t, sessions_are_known_after_a_restart);
     tcase_add_test(t, a_session_dropped_before_it_was_saved_stays_away);
+    tcase_add_test(t, a_session_dropped_while_it_answers_stays_away);
     tcase_add_test(t, another_model_in_the_same_folder);
     tcase_add_test(t, a_pin_that_cannot_be_kept_is_refused);
     tcase_add_test(t, states_follow_the_table);
