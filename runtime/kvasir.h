@@ -393,6 +393,7 @@ struct kv_turn_stats { /* of all sessions since the start */
     uint64_t saves, restores, overlapped, recomputes, failures; /* overlapped: a step ran under the read; recomputes: blocks were there and computing them was
                                                                   expected to be faster */
     uint64_t saved_bytes, restored_bytes, restored_tokens, sessions;
+    uint64_t illegal_moves;                /* changes of a session's state that may not follow, and were not made: two requests of one session at once */
     uint64_t prefetches, prefetched_bytes; /* of the restores, those made while the request still waited for its turn */
     double restore_bytes_per_second, save_bytes_per_second, restore_wait_us;
     int32_t waiting;                     /* reads and saves that are not over */

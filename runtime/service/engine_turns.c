@@ -52,6 +52,7 @@ static bool look(struct kv_engine *e, struct kv_sequence *s)
 {
     int32_t first = s->cache.n_rows / KV_BLOCK_ROWS, end = kv_engine_prefix_limit(s) / KV_BLOCK_ROWS;
     s->turn_over = true;
+    if (*s->session && end > 0 && end <= first && !s->recomputing) kv_turns_in_memory(e->turns, s->tenant, s->session);
     if (s->observe_prompt || s->recomputing || s->cache.n_rows % KV_BLOCK_ROWS || end <= first) return false;
     s->turn = kv_turns_look(e->turns, s->tenant, s->session, s->tokens, end * KV_BLOCK_ROWS, first, e->us_per_row, s->ahead_short ? KV_LOOK_DISK : KV_LOOK_ALL, s->cache.faults);
     s->turn_over = s->turn == NULL;

@@ -98,8 +98,11 @@ struct kv_turn_rows { /* whole exact blocks, and nothing else in the cache */
 bool kv_turns_save(struct kv_turns *t, const struct kv_turn_rows *r);
 /* A save that is over; the caller frees turn->own, releases turn->credit, and then lets the turn go. NULL: none. */
 struct kv_turn *kv_turns_saved(struct kv_turns *t);
-/* The session's next state; one that may not follow changes nothing (two requests of one session at once). */
+/* The session's next state; one that may not follow changes nothing and is counted, but for those that a turn may have passed already (RESUME_READY,
+ * PREFILL_NEW_TURN). QUIESCING ends a turn, whatever the state was. */
 void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, enum kv_session_state state);
+/* All of the history was in host memory: nothing is read, and the turn is as good as restored. */
+void kv_turns_in_memory(struct kv_turns *t, const char *tenant, const char *session);
 /* Restored rows are in use; overlapped: a step ran over them while they came, and waited so long. */
 void kv_turns_arrived(struct kv_turns *t, const char *tenant, const char *session, bool overlapped, double waited_us);
 

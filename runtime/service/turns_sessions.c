@@ -253,8 +253,21 @@ void kv_turns_note(struct kv_turns *t, const char *tenant, const char *session, 
 {
     pthread_mutex_lock(&t->lock);
     struct session *s = kv_turns_find(t, tenant, session);
-    if (s && kv_lifecycle_move(&s->info.state, state) == KV_OK) {
+    if (s) {
+        bool moved = kv_lifecycle_move(&s->info.state, state) == KV_OK, passed = state == KV_SESSION_RESUME_READY || state == KV_SESSION_PREFILL_NEW_TURN;
         s->info.turns += state == KV_SESSION_QUIESCING;
+        t->stats.illegal_moves += !moved && !passed;
+        if (moved) now_used(t, s);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+void kv_turns_in_memory(struct kv_turns *t, const char *tenant, const char *session)
+{
+    pthread_mutex_lock(&t->lock);
+    struct session *s = kv_turns_find(t, tenant, session);
+    if (s && kv_lifecycle_move(&s->info.state, KV_SESSION_RESTORING) == KV_OK) {
+        (void)kv_lifecycle_move(&s->info.state, KV_SESSION_RESUME_READY);
         now_used(t, s);
     }
     pthread_mutex_unlock(&t->lock);

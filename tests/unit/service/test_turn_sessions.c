@@ -185,6 +185,40 @@ START_TEST(a_session_dropped_while_it_answers_stays_away)
 }
 END_TEST
 
+/* With what host memory keeps, nothing is read: the states and the count of turns are those of any session. */
+START_TEST(turns_from_host_memory_have_all_states)
+{
+    struct kv_engine_config c;
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_error err;
+    struct kv_session_info info;
+    struct kv_engine_stats stats;
+    kv_engine_config_default(&c);
+    c.n_threads = 2;
+    c.disk_path = tier_folder;
+    c.disk_bytes = 64 << 20;
+    struct kv_engine *e = make_engine(&c);
+    for (int turn = 0; turn < 4; turn++) {
+        run_init(r, 100, 400 + 4 * turn, 400);
+        r->request.tenant = "alpha";
+        r->request.session = "s";
+        r->request.observe_prompt = false;
+        run_begin(e, r);
+        run_read(r, 2);
+        ck_assert_int_eq(kv_engine_sessions(e, &info, 1), 1); /* waits for no thread, while hundreds of tokens are to come */
+        ck_assert_int_eq(info.state, KV_SESSION_RUNNING);
+        run_end(r);
+        turn_await_saved(e, "s");
+        ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "s", &info, &err), KV_OK);
+        ck_assert_uint_eq(info.turns, (uint64_t)turn + 1);
+    }
+    kv_engine_stats(e, &stats);
+    ck_assert_uint_eq(stats.turns.illegal_moves, 0);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 static void no_event(void *ctx)
 {
     (void)ctx;
@@ -308,6 +342,7 @@ Suite *suite_turn_sessions(void)
     tcase_add_test(t, sessions_are_known_after_a_restart);
     tcase_add_test(t, a_session_dropped_before_it_was_saved_stays_away);
     tcase_add_test(t, a_session_dropped_while_it_answers_stays_away);
+    tcase_add_test(t, turns_from_host_memory_have_all_states);
     tcase_add_test(t, another_model_in_the_same_folder);
     tcase_add_test(t, a_pin_that_cannot_be_kept_is_refused);
     tcase_add_test(t, states_follow_the_table);
