@@ -249,7 +249,7 @@ static double cipher_rate(bool open)
 
 /* ---- plain files, which say what the device gives without cipher, identities or recovery, and the tier, piece for piece the same */
 
-enum { MOVED = 64 << 20, WINDOW = 8 << 20, LEAST = 256 << 10, DISK_PASSES = 7, LANES = KV_DISK_THREADS };
+enum { MOVED = 64 << 20, WINDOW = 8 << 20, LEAST = 256 << 10, DISK_PASSES = 7, LANES = 16 };
 
 struct movement {
     bool write;
@@ -264,7 +264,8 @@ static const struct movement movements[] = {
 enum { MOVEMENTS = sizeof movements / sizeof *movements, CACHED = 0, DIRECT, TIER, WAYS };
 
 struct disk_bench {
-    char folder[64], plain[80];
+    char folder[64], plain[96]; /* the last plain file */
+    int n_plain, n_unlinked;
     struct kv_lanes *lanes;
     struct kv_tier disk;
     uint8_t *text; /* a window */
@@ -284,11 +285,13 @@ static void plain_piece(void *ctx, int32_t i)
     if ((x->m->write ? pwrite(x->fd, x->text + (size_t)i * n, n, at) : pread(x->fd, x->text + (size_t)i * n, n, at)) != (ssize_t)n) check(KV_IO_ERROR, x->plain);
 }
 
-/* The file is preallocated; what is read comes from the device. */
+/* What is written is a new file, preallocated, and in another place than the last, as the tier's are: a device may be twice as fast where it was written before.
+ * What is read comes from the device. */
 static double plain(struct disk_bench *x, const struct movement *m, int flags)
 {
     x->m = m;
-    x->fd = open(x->plain, O_RDWR | O_CREAT | flags | (m->write ? O_TRUNC : 0), 0600);
+    if (m->write) snprintf(x->plain, sizeof x->plain, "%s/plain-%d", x->folder, x->n_plain++);
+    x->fd = open(x->plain, O_RDWR | O_CREAT | flags, 0600);
     if (x->fd < 0 || (m->write && posix_fallocate(x->fd, 0, MOVED)) || fdatasync(x->fd)) check(KV_IO_ERROR, x->plain);
     (void)posix_fadvise(x->fd, 0, 0, POSIX_FADV_DONTNEED);
     double start = kv_now_us();
@@ -299,6 +302,15 @@ static double plain(struct disk_bench *x, const struct movement *m, int flags)
     double us = kv_now_us() - start;
     close(x->fd);
     return us;
+}
+
+static void unlink_plain(struct disk_bench *x, int left)
+{
+    char name[96];
+    for (; x->n_unlinked < x->n_plain - left; x->n_unlinked++) {
+        snprintf(name, sizeof name, "%s/plain-%d", x->folder, x->n_unlinked);
+        unlink(name);
+    }
 }
 
 /* And the file system is done with what that freed, as it is before a plain file is timed. */
@@ -343,7 +355,6 @@ static void open_bench(struct disk_bench *x)
     struct kv_error err = {0};
     snprintf(x->folder, sizeof x->folder, "/tmp/kvasir-bench-XXXXXX");
     if (!mkdtemp(x->folder)) check(KV_IO_ERROR, x->folder);
-    snprintf(x->plain, sizeof x->plain, "%s/plain", x->folder);
     check(kv_lanes_create(LANES, &x->lanes), "lanes");
     x->text = filled(WINDOW);
     for (int i = 0; i < MOVED / LEAST; i++) x->id[i] = identity(i);
@@ -357,7 +368,7 @@ static void close_bench(struct disk_bench *x)
     release_all(x);
     kv_disk_close(&x->disk);
     snprintf(lock, sizeof lock, "%s/lock", x->folder);
-    unlink(x->plain);
+    unlink_plain(x, 0);
     unlink(lock);
     rmdir(x->folder);
     free(x->text);
@@ -380,7 +391,7 @@ static void disk_tier(void)
     static struct disk_bench x;
     double us[MOVEMENTS][WAYS][DISK_PASSES], seal = cipher_rate(false), unseal = cipher_rate(true);
     open_bench(&x);
-    for (int p = 0; p < DISK_PASSES; p++)
+    for (int p = 0; p < DISK_PASSES; p++, unlink_plain(&x, 1))
         for (int i = 0; i < MOVEMENTS; i++)
             for (int w = 0; w < WAYS; w++) us[i][w][p] = way(&x, &movements[i], w);
     close_bench(&x);

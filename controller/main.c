@@ -99,7 +99,6 @@ static enum kv_status start_engine(struct daemon *d, struct kv_error *err)
     e.disk_path = c->disk_path;
     e.disk_bytes = c->disk_capacity;
     e.disk_reserve_bytes = c->disk_reserve;
-    e.disk_threads = (int32_t)c->disk_threads;
     e.remote = d->app.remote ? kv_extent_client_io(d->app.remote) : NULL;
     e.remote_bytes = (uint64_t)c->remote_bytes;
     e.remote_timeout_ms = (int32_t)c->remote_timeout;

@@ -186,7 +186,6 @@ struct kv_engine_config {
     const char *disk_path;          /* tiers.disk.*: folder where completed turns of sessions are kept; NULL or "": no disk tier. Used during create only */
     uint64_t disk_bytes, disk_reserve_bytes; /* cap of its files, and what stays free on the file system */
     uint8_t disk_key[32];           /* master key of its encryption */
-    int32_t disk_threads;           /* transfer threads of the disk tier, 1 to 16; 0: 16 */
     const struct kv_remote_io *remote; /* carries blocks that leave the disk; outlives the engine; NULL: no remote tier */
     uint64_t remote_bytes;          /* of blocks on their way, each way; default 256 MiB */
     int32_t remote_timeout_ms;      /* of one fetch, unless computing its rows takes longer; default 2000 */

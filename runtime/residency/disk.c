@@ -32,7 +32,7 @@ static int sys_free_bytes(const char *path, uint64_t *out)
     *out = (uint64_t)v.f_bavail * v.f_frsize;
     return 0;
 }
-const struct kv_disk_io kv_disk_io_system = {sys_open, pread, pwrite, fdatasync, sys_allocate, sys_punch, ftruncate, unlink, sys_free_bytes};
+const struct kv_disk_io kv_disk_io_system = {sys_open, pread, pwrite, fdatasync, sys_allocate, sys_punch, ftruncate, unlink, sys_free_bytes, kv_disk_system_submit, kv_disk_system_collect};
 
 enum kv_status kv_disk_errno(int e)
 {

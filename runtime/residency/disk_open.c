@@ -164,7 +164,6 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
     if (!c->segment_bytes && segment < MIN_SEGMENT) segment = MIN_SEGMENT;
     if (segment < MIN_SEGMENT || segment > MAX_SEGMENT || segment % PAGE || strlen(c->path) >= 512)
         return kv_fail(err, KV_BAD_ARGUMENT, "tiers.disk", "a segment of %" PRIu64 " bytes is not whole pages of at least 1 MiB, or the path is too long", segment);
-    if (c->threads < 0 || c->threads > KV_LANES_MAX) return kv_fail(err, KV_BAD_ARGUMENT, "tiers.disk.threads", "%d transfer threads are not between 1 and %d", (int)c->threads, KV_LANES_MAX);
     struct disk *d = calloc(1, sizeof *d);
     if (!d) return KV_OUT_OF_MEMORY;
     snprintf(d->path, sizeof d->path, "%s", c->path);
@@ -173,6 +172,7 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
     d->segment_bytes = segment;
     d->io = c->io ? c->io : &kv_disk_io_system;
     d->lock_fd = -1;
+    d->pace = c->pace;
     memcpy(d->key, c->key, sizeof d->key);
     pthread_mutex_init(&d->counters, NULL);
     out->ctx = d;
@@ -180,7 +180,7 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
     d->cap_extents = c->capacity_bytes / (2 * PAGE) + 1;
     if (d->cap_extents > MAX_EXTENTS) d->cap_extents = MAX_EXTENTS;
     d->extent = calloc(d->cap_extents, sizeof *d->extent);
-    enum kv_status s = d->segment && d->extent ? kv_lanes_create(c->threads ? c->threads : KV_DISK_THREADS, &d->lanes) : KV_OUT_OF_MEMORY;
+    enum kv_status s = d->segment && d->extent ? KV_OK : KV_OUT_OF_MEMORY;
     if (s == KV_OK && mkdir(d->path, 0700) && errno != EEXIST) s = kv_fail(err, kv_disk_errno(errno), d->path, "the folder of the disk tier cannot be made: %s", strerror(errno));
     if (s == KV_OK) {
         /* Two processes on one folder would give one offset to two extents. */
@@ -206,8 +206,8 @@ void kv_disk_close(struct kv_tier *t)
 {
     struct disk *d = t->ctx;
     if (!d) return;
-    kv_lanes_destroy(d->lanes);
     kv_disk_spare_stop(d);
+    kv_disk_drop_queues(d);
     for (uint32_t i = 0; d->segment && i < d->n_segments; i++) {
         kv_disk_close_segment(d, i);
         if (d->segment[i].fd >= 0) close(d->segment[i].fd);

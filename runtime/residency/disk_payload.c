@@ -1,6 +1,5 @@
-/* disk_payload.c — payloads to their extents: sealed in whole pages, a group's extents side by side on the lanes. */
+/* disk_payload.c — payloads to their extents: sealed in whole pages, which are at the device while the next are sealed. */
 #include "runtime/residency/disk_state.h"
-#include "runtime/residency/faults.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +9,8 @@
 #include <xxhash.h>
 
 enum {
-    SMALL_PIECE = 256 << 10, LARGE_PIECE = 1 << 20, /* what one write takes at least, where there is so much, and at most, but for a very large extent */
-    MAX_PIECES = 64,
-    ROUND_BYTES = 16 << 20, /* of a group, sealed in memory at a time */
+    PIECE = 512 << 10, /* sealed between two writes, where there is so much */
+    ROUND = 16 << 20,  /* of a group, sealed in memory at a time */
     HUGE_PAGE = 2 << 20,
 };
 
@@ -59,165 +57,138 @@ bool kv_disk_header_whole(const struct kv_extent_header *h, uint64_t offset, uin
            offset + kv_disk_span(h->payload_bytes) <= end && h->checksum == XXH3_64bits(h, offsetof(struct kv_extent_header, checksum));
 }
 
-/* ---------------------------------------------------------------- writing
- * A device may tell of no write before it has done all it was given: whoever writes comes back when it stands still. So every piece of a round has a lane
- * of its own to wait on, and none that is to be sealed waits for one that is written. */
+/* ---------------------------------------------------------------- writing */
 
-struct run { /* neighbours in one segment, or one extent in pieces */
-    int32_t first, n;
-    uint64_t span;
-    uint8_t *pages;
-    struct kv_extent_pieces cipher; /* of an extent in pieces */
-    int32_t sealed;                 /* pieces; under the group's lock */
-};
-
-struct group {
+/* Some of a group's extents, in memory one after the other as in the file: a place is an offset in them. */
+struct write_round {
     struct disk *d;
     const struct kv_block *b;
     const struct kv_chunk_identity *id;
     const void *const *payload;
-    uint64_t bytes;
-    struct kv_extent_header *h;
-    struct run *run;
-    int32_t n_runs;
-    int32_t pieces; /* of every run: their extents are of one size */
-    struct run *round; /* the runs that are under way */
-    int32_t n_round;
-    const struct kv_fault_marks *faults;
-    pthread_mutex_t lock;
-    pthread_cond_t sealed[KV_LANES_MAX]; /* by the count that is waited for: each piece wakes whoever writes it, not all */
+    const struct kv_extent_header *h;
+    uint64_t bytes, span, end;
+    uint8_t *pages;
+    gnutls_aead_cipher_hd_t whole;   /* of small extents, until segment or tenant change */
+    struct kv_extent_pieces cipher;  /* of the large one that is being sealed */
+    uint64_t sealed, given;
+    struct request *request;
+    struct iovec *part; /* one a request */
+    int32_t n_requests;
     enum kv_status status; /* the first failure */
 };
 
-/* Whole extents, one after the other. */
-static enum kv_status seal_all(const struct group *g, struct run *r)
+static const struct segment *segment_of(const struct write_round *g, uint64_t n)
 {
-    gnutls_aead_cipher_hd_t cipher = NULL;
-    const struct segment *s = &g->d->segment[kv_disk_held(g->d, g->b[r->first])->segment];
-    enum kv_status status = KV_OK;
-    uint8_t *out = r->pages;
-    for (int32_t i = r->first; status == KV_OK && i < r->first + r->n; i++, out += kv_disk_span(g->bytes)) {
-        if (i == r->first || strncmp(g->id[i].tenant, g->id[i - 1].tenant, KV_NAME_CHARS)) {
-            if (cipher) gnutls_aead_cipher_deinit(cipher);
-            cipher = NULL;
-            if ((status = kv_extent_cipher(g->d->key, s->id, g->id[i].tenant, &cipher)) != KV_OK) break;
-        }
-        memset(out, 0, PAGE);
-        memcpy(out, &g->h[i], sizeof g->h[i]);
-        status = kv_extent_seal(cipher, &g->h[i], g->payload[i], out + PAGE);
-        memset(out + PAGE + g->bytes + TAG, 0, kv_disk_span(g->bytes) - PAGE - g->bytes - TAG);
-    }
-    if (cipher) gnutls_aead_cipher_deinit(cipher);
-    return status;
+    return &g->d->segment[kv_disk_held(g->d, g->b[n])->segment];
 }
 
-/* Bytes [from, to) of the pages of one extent, after all before them. */
-static enum kv_status seal_piece(const struct group *g, struct run *r, uint64_t from, uint64_t to)
+static void put_header(const struct write_round *g, uint64_t n, uint8_t *out)
 {
-    const struct segment *s = &g->d->segment[kv_disk_held(g->d, g->b[r->first])->segment];
+    memset(out, 0, PAGE);
+    memcpy(out, &g->h[n], sizeof g->h[n]);
+}
+
+static enum kv_status seal_whole(struct write_round *g, uint64_t n, uint8_t *out)
+{
+    bool same = n > 0 && g->whole && segment_of(g, n) == segment_of(g, n - 1) && !strncmp(g->id[n].tenant, g->id[n - 1].tenant, KV_NAME_CHARS);
+    if (!same && g->whole) gnutls_aead_cipher_deinit(g->whole);
+    if (!same) g->whole = NULL;
+    enum kv_status s = same ? KV_OK : kv_extent_cipher(g->d->key, segment_of(g, n)->id, g->id[n].tenant, &g->whole);
+    if (s != KV_OK) return s;
+    put_header(g, n, out);
+    memset(out + PAGE + g->bytes + TAG, 0, g->span - PAGE - g->bytes - TAG);
+    return kv_extent_seal(g->whole, &g->h[n], g->payload[n], out + PAGE);
+}
+
+/* Bytes [from, to) of the extent's pages, after all before them. */
+static enum kv_status seal_piece(struct write_round *g, uint64_t n, uint64_t from, uint64_t to, uint8_t *out)
+{
     uint64_t end = PAGE + g->bytes;
-    uint8_t *out = r->pages;
-    enum kv_status status = KV_OK;
+    enum kv_status s = KV_OK;
     if (from == 0) {
-        memset(out, 0, PAGE);
-        memcpy(out, &g->h[r->first], sizeof g->h[r->first]);
-        status = kv_extent_begin(g->d->key, s->id, g->id[r->first].tenant, &g->h[r->first], &r->cipher);
+        put_header(g, n, out);
+        s = kv_extent_begin(g->d->key, segment_of(g, n)->id, g->id[n].tenant, &g->h[n], &g->cipher);
         from = PAGE;
     }
-    if (status == KV_OK && from < end) status = kv_extent_seal_piece(&r->cipher, (const uint8_t *)g->payload[r->first] + from - PAGE, (to < end ? to : end) - from, out + from);
-    if (to < r->span || status != KV_OK) return status;
-    memset(out + end + TAG, 0, r->span - end - TAG);
-    return kv_extent_seal_end(&r->cipher, out + end);
+    if (s == KV_OK && from < end) s = kv_extent_seal_piece(&g->cipher, (const uint8_t *)g->payload[n] + from - PAGE, (to < end ? to : end) - from, out + from);
+    if (to < g->span || s != KV_OK) return s;
+    memset(out + end + TAG, 0, g->span - end - TAG);
+    return kv_extent_seal_end(&g->cipher, out + end);
 }
 
-static uint64_t piece_at(const struct group *g, const struct run *r, int32_t piece)
+/* The last piece of an extent takes what would be less than a page of ciphertext and the tag along. */
+static void seal_next(struct write_round *g)
 {
-    return piece == g->pieces ? r->span : kv_disk_pages(r->span / (uint64_t)g->pieces) * (uint64_t)piece;
+    uint64_t n = g->sealed / g->span, from = g->sealed % g->span, to = g->span - from < 2 * PIECE ? g->span : from + PIECE;
+    uint8_t *out = g->pages + n * g->span;
+    kv_pace_pass(g->d->pace);
+    enum kv_status s = g->span <= PIECE ? seal_whole(g, n, out) : seal_piece(g, n, from, to, out);
+    g->sealed += to - from;
+    if (g->status == KV_OK) g->status = s;
 }
 
-static enum kv_status wait_sealed(struct group *g, const struct run *r, int32_t pieces)
+/* Whether what is sealed and not given goes to the device as one. */
+static bool due(const struct write_round *g)
 {
-    pthread_mutex_lock(&g->lock);
-    while (r->sealed < pieces) pthread_cond_wait(&g->sealed[pieces % KV_LANES_MAX], &g->lock);
-    enum kv_status status = g->status;
-    pthread_mutex_unlock(&g->lock);
-    return status;
+    if (g->sealed == g->end || g->sealed - g->given >= PIECE) return true;
+    if (g->sealed % g->span) return false;
+    const struct extent *last = kv_disk_held(g->d, g->b[g->sealed / g->span - 1]), *next = kv_disk_held(g->d, g->b[g->sealed / g->span]);
+    return last->segment != next->segment || last->offset + last->span != next->offset;
 }
 
-/* After all before it. What failed is counted as sealed, so that nobody waits for it, and not written. */
-static void seal_next(struct group *g, struct run *r, int32_t piece)
+static void give(struct write_round *g, struct queue *q)
 {
-    enum kv_status status = wait_sealed(g, r, piece);
-    if (status == KV_OK) status = g->pieces == 1 ? seal_all(g, r) : seal_piece(g, r, piece_at(g, r, piece), piece_at(g, r, piece + 1));
-    pthread_mutex_lock(&g->lock);
-    int32_t count = ++r->sealed;
-    if (g->status == KV_OK) g->status = status;
-    pthread_cond_broadcast(&g->sealed[count % KV_LANES_MAX]);
-    pthread_mutex_unlock(&g->lock);
+    const struct extent *e = kv_disk_held(g->d, g->b[g->given / g->span]);
+    int fd = g->d->segment[e->segment].fd;
+    uint64_t at = e->offset + g->given % g->span;
+    struct iovec *part = &g->part[g->n_requests];
+    *part = (struct iovec){g->pages + g->given, (size_t)(g->sealed - g->given)};
+    g->given = g->sealed;
+    if (kv_disk_send(g->d, q, &g->request[g->n_requests], true, fd, part, 1, at)) g->n_requests++;
+    else g->status = kv_disk_write_all(g->d, fd, part->iov_base, part->iov_len, at);
 }
 
-static void put_piece(struct group *g, const struct run *r, int32_t piece)
+/* Short ones are finished: whole pages of them count. */
+static void settle(struct write_round *g, const struct request *r, const struct iovec *part)
 {
-    uint64_t from = piece_at(g, r, piece), to = piece_at(g, r, piece + 1);
-    enum kv_status status = wait_sealed(g, r, piece + 1);
-    if (status != KV_OK) return;
-    const struct extent *first = kv_disk_held(g->d, g->b[r->first]);
-    kv_faults_at_disk(g->faults);
-    status = kv_disk_write_all(g->d, g->d->segment[first->segment].fd, r->pages + from, to - from, first->offset + from);
-    kv_faults_at_disk(NULL);
-    if (status == KV_OK) return;
-    pthread_mutex_lock(&g->lock);
-    if (g->status == KV_OK) g->status = status;
-    pthread_mutex_unlock(&g->lock);
+    enum kv_status s = KV_OK;
+    size_t done = r->result < 0 ? 0 : (size_t)r->result / PAGE * PAGE;
+    kv_disk_count(g->d, &g->d->stats.bytes_written, done);
+    if (r->result < 0) s = kv_disk_errno((int)-r->result);
+    else if (done < part->iov_len) s = kv_disk_write_all(g->d, (int)r->call.aio_fildes, (uint8_t *)part->iov_base + done, part->iov_len - done, (uint64_t)r->call.aio_offset + done);
+    if (g->status == KV_OK) g->status = s;
 }
 
-/* Items are taken in order, the first pieces of all runs before the second ones: whoever has the piece before this one is at work on it. One run alone is
- * sealed by one thread, the others write what is ready: a cipher that went from thread to thread would wait for each of them to wake. */
-static void write_item(void *ctx, int32_t item)
+static void write_round(struct write_round *g)
 {
-    struct group *g = ctx;
-    struct run *r = &g->round[item % g->n_round];
-    int32_t piece = item / g->n_round;
-    if (g->n_round > 1) {
-        seal_next(g, r, piece);
-        put_piece(g, r, piece);
-    } else if (piece > 0) {
-        put_piece(g, r, piece - 1);
-    } else {
-        for (int32_t i = 0; i < g->pieces; i++) seal_next(g, r, i);
-        put_piece(g, r, g->pieces - 1);
+    struct queue q = kv_disk_take_queue(g->d);
+    while (g->sealed < g->end && g->status == KV_OK) {
+        seal_next(g);
+        if (g->status == KV_OK && due(g)) give(g, &q);
     }
+    while (q.under_way) kv_disk_hear(g->d, &q, true); /* also after a failure: the device reads from the pages */
+    kv_disk_give_queue(g->d, &q);
+    for (int32_t i = 0; i < g->n_requests; i++) settle(g, &g->request[i], &g->part[i]);
+    if (g->whole) gnutls_aead_cipher_deinit(g->whole);
+    kv_extent_give_up(&g->cipher);
 }
 
-static void find_runs(struct group *g, int32_t n)
+static enum kv_status write_extents(struct disk *d, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, const void *const *payload, const struct kv_extent_header *h,
+                                    uint64_t bytes)
 {
-    uint64_t span = kv_disk_held(g->d, g->b[0])->span, share = (uint64_t)n * span / (uint64_t)kv_lanes_count(g->d->lanes);
-    uint64_t piece = share < SMALL_PIECE ? SMALL_PIECE : share > LARGE_PIECE ? LARGE_PIECE : share;
-    for (int32_t i = 0; i < n; i++) {
-        const struct extent *e = kv_disk_held(g->d, g->b[i]), *before = i ? kv_disk_held(g->d, g->b[i - 1]) : NULL;
-        struct run *r = g->n_runs ? &g->run[g->n_runs - 1] : NULL;
-        if (!before || before->segment != e->segment || before->offset + before->span != e->offset || r->span + e->span > piece) r = &g->run[g->n_runs++], r->first = i;
-        r->n++;
-        r->span += e->span;
-    }
-    g->pieces = span < 2 * piece ? 1 : span / piece > MAX_PIECES ? MAX_PIECES : (int32_t)(span / piece);
-}
-
-/* As many runs as there is memory for at a time. */
-static void write_rounds(struct group *g)
-{
-    for (int32_t i = 0; i < g->n_runs && g->status == KV_OK; i += g->n_round) {
-        uint64_t bytes = 0;
-        g->round = &g->run[i];
-        for (g->n_round = 0; i + g->n_round < g->n_runs && (g->n_round == 0 || bytes + g->round[g->n_round].span <= ROUND_BYTES); g->n_round++) bytes += g->round[g->n_round].span;
-        struct scratch pages = kv_disk_take_scratch(g->d, bytes);
-        uint8_t *at = pages.bytes;
-        for (int32_t k = 0; k < g->n_round && at; at += g->round[k++].span) g->round[k].pages = at;
-        if (!pages.bytes) g->status = KV_OUT_OF_MEMORY;
-        else kv_lanes_run(g->d->lanes, g->n_round * g->pieces, write_item, g);
-        for (int32_t k = 0; k < g->n_round; k++) kv_extent_give_up(&g->round[k].cipher);
-        if (pages.bytes) kv_disk_give_scratch(g->d, pages);
-    }
+    struct write_round g = {.d = d, .b = b, .id = id, .payload = payload, .h = h, .bytes = bytes, .span = kv_disk_span(bytes)};
+    g.end = (uint64_t)n * g.span;
+    size_t most = (size_t)(g.end / PIECE) + (size_t)n + 1;
+    struct scratch pages = kv_disk_take_scratch(d, (size_t)g.end);
+    g.pages = pages.bytes;
+    g.request = calloc(most, sizeof *g.request);
+    g.part = calloc(most, sizeof *g.part);
+    if (!pages.bytes || !g.request || !g.part) g.status = KV_OUT_OF_MEMORY;
+    else write_round(&g);
+    if (pages.bytes) kv_disk_give_scratch(d, pages);
+    free(g.request);
+    free(g.part);
+    return g.status;
 }
 
 /* Numbers the group's extents, and says in each what had reached the disk before it. Neighbours in a group share a segment but where one ended. */
@@ -264,26 +235,19 @@ enum kv_status kv_disk_write_group(void *ctx, int32_t n, const struct kv_block *
         if (!e) return KV_RECYCLED_DESTINATION;
         if (bytes != e->bytes) return kv_disk_failed(d, KV_SHORT_COPY);
     }
-    struct group g = {.d = d, .b = b, .id = id, .payload = payload, .bytes = bytes, .h = calloc((size_t)n, sizeof *g.h), .run = calloc((size_t)n, sizeof *g.run),
-                      .faults = kv_faults_here()};
-    pthread_mutex_init(&g.lock, NULL);
-    for (int i = 0; i < KV_LANES_MAX; i++) pthread_cond_init(&g.sealed[i], NULL);
-    if (!g.h || !g.run) r = KV_OUT_OF_MEMORY;
+    struct kv_extent_header *h = calloc((size_t)n, sizeof *h);
+    if (!h) r = KV_OUT_OF_MEMORY;
     for (int32_t i = 0; i < n && r == KV_OK; i++) {
         const struct extent *e = kv_disk_held(d, b[i]);
-        r = kv_extent_header(e->offset, e->bytes, &id[i], &g.h[i]);
+        r = kv_extent_header(e->offset, e->bytes, &id[i], &h[i]);
     }
     if (r == KV_OK) {
-        begin_group(d, n, b, g.h);
-        find_runs(&g, n);
-        write_rounds(&g);
-        kv_faults_at_disk(g.faults);
-        r = end_group(d, n, b, g.status);
+        int32_t at_once = kv_disk_span(bytes) < ROUND ? (int32_t)(ROUND / kv_disk_span(bytes)) : 1;
+        begin_group(d, n, b, h);
+        for (int32_t i = 0; i < n && r == KV_OK; i += at_once) r = write_extents(d, n - i < at_once ? n - i : at_once, b + i, id + i, payload + i, h + i, bytes);
+        r = end_group(d, n, b, r);
     }
-    for (int i = 0; i < KV_LANES_MAX; i++) pthread_cond_destroy(&g.sealed[i]);
-    pthread_mutex_destroy(&g.lock);
-    free(g.h);
-    free(g.run);
+    free(h);
     return r == KV_OK ? r : kv_disk_failed(d, r);
 }
 

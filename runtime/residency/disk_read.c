@@ -1,151 +1,184 @@
-/* disk_read.c — payloads from their extents. An extent is read in pieces, several at once, and each piece is opened as soon as those before it are: device
- * and cipher work side by side, also on one extent. */
+/* disk_read.c — payloads from their extents. Ciphertext is read to where the payload is wanted and opened there, what has arrived while the rest is on its
+ * way: a device is slow to write where a processor only looked, and not where it wrote. */
 #include "runtime/residency/disk_state.h"
-#include "runtime/residency/faults.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    READERS = 4, /* threads at most. With more all pieces would be told of at once, and opened with nothing left to read meanwhile */
-    PIECE = 512 << 10, SMALL_PIECE = 256 << 10, MAX_PIECES = 64, /* small: where there are fewer extents than readers */
+    LEAST_READ = 512 << 10, MOST_READ = 2 << 20, /* of one request; the last ones are small, so that little is left to open when all has arrived */
+    OPENED = 128 << 10,                          /* between two looks at the device */
+    ROUND = 16 << 20,                            /* of a group at a time */
+    MAX_PARTS = 256,                             /* pieces of memory of one request */
 };
 
 struct opening { /* of one extent */
-    struct scratch pages;
-    struct kv_extent_pieces cipher; /* whoever is busy with it */
-    /* Under the group's lock. */
-    uint64_t arrived; /* bit per piece: it is there, or will not come */
-    int32_t next;     /* piece to open */
-    bool busy;        /* somebody opens a piece */
+    uint8_t *edge; /* pages before and after the body */
+    struct kv_extent_pieces cipher;
     enum kv_status status;
 };
 
-struct read_group {
+/* The pages of a round's extents one after the other, as in the file: a place is an offset in them. Of each the body, whole pages of ciphertext, lies where
+ * its payload is wanted. Where that is on no border of pages there is no body. */
+struct read_round {
     struct disk *d;
     const struct kv_block *b;
     const struct kv_chunk_identity *id;
     void *const *dst;
-    uint64_t bytes, span, piece_bytes;
-    int32_t pieces; /* of an extent */
+    uint64_t bytes, span, body, end;
     struct opening *open;
-    int32_t all;          /* pieces of the group */
-    _Atomic int32_t next; /* to read */
-    pthread_mutex_t lock;
-    const struct kv_fault_marks *faults;
+    uint64_t given, arrived, opened;
+    struct request request;
+    struct iovec part[MAX_PARTS];
 };
 
-/* Bytes [from, to) of the extent's pages, after all before them. */
-static enum kv_status open_piece(const struct read_group *g, int32_t n, uint64_t from, uint64_t to)
+static const struct extent *extent_at(const struct read_round *g, uint64_t place)
 {
-    struct opening *x = &g->open[n];
+    return kv_disk_held(g->d, g->b[place / g->span]);
+}
+
+/* Memory of [place, to), as far as it is one piece of one extent. */
+static struct iovec piece_at(const struct read_round *g, uint64_t place, uint64_t to)
+{
+    uint64_t n = place / g->span, at = place % g->span, body_end = PAGE + g->body;
+    bool in_body = at >= PAGE && at < body_end;
+    uint64_t stop = n * g->span + (in_body ? body_end : at < PAGE && g->body ? PAGE : g->span);
+    uint8_t *from = in_body ? (uint8_t *)g->dst[n] + at - PAGE : g->open[n].edge + at - (at >= body_end ? g->body : 0);
+    return (struct iovec){from, (size_t)((stop < to ? stop : to) - place)};
+}
+
+/* One after the other, each extent with its own verdict: where there is no queue, and when a request was not whole. */
+static void read_now(struct read_round *g, uint64_t from, uint64_t to)
+{
+    for (struct iovec m; from < to; from += m.iov_len) {
+        const struct extent *e = extent_at(g, from);
+        struct opening *x = &g->open[from / g->span];
+        m = piece_at(g, from, to);
+        if (x->status == KV_OK) x->status = kv_disk_read_all(g->d, g->d->segment[e->segment].fd, m.iov_base, m.iov_len, e->offset + from % g->span);
+    }
+}
+
+/* To where the next request goes: neighbours in a segment, a third of what is left. */
+static uint64_t request_end(struct read_round *g, int *n_parts)
+{
+    uint64_t share = kv_disk_pages((g->end - g->given) / 3), to = g->given;
+    uint64_t want = g->given + (share < LEAST_READ ? LEAST_READ : share > MOST_READ ? MOST_READ : share);
+    if (want > g->end) want = g->end;
+    *n_parts = 0;
+    while (to < want && *n_parts < MAX_PARTS) {
+        if (to % g->span == 0 && to > g->given) {
+            const struct extent *before = extent_at(g, to - 1), *e = extent_at(g, to);
+            if (before->segment != e->segment || before->offset + before->span != e->offset) break;
+        }
+        g->part[*n_parts] = piece_at(g, to, want);
+        to += g->part[(*n_parts)++].iov_len;
+    }
+    return to;
+}
+
+static void give_next(struct read_round *g, struct queue *q)
+{
+    int n_parts;
+    const struct extent *e = extent_at(g, g->given);
+    uint64_t from = g->given, to = request_end(g, &n_parts);
+    g->given = to;
+    if (kv_disk_send(g->d, q, &g->request, false, g->d->segment[e->segment].fd, g->part, n_parts, e->offset + from % g->span)) return;
+    read_now(g, from, to);
+    g->arrived = to;
+}
+
+/* The header's own page has arrived. */
+static enum kv_status begin(const struct read_round *g, uint64_t n)
+{
     const struct extent *e = kv_disk_held(g->d, g->b[n]);
-    uint64_t end = PAGE + g->bytes;
-    enum kv_status r = KV_OK;
-    if (from == 0) {
-        struct kv_extent_header h, want;
-        memcpy(&h, x->pages.bytes, sizeof h);
-        if (!kv_disk_header_whole(&h, e->offset, e->offset + e->span)) return KV_CHECKSUM_MISMATCH;
-        if ((r = kv_extent_header(e->offset, e->bytes, &g->id[n], &want)) != KV_OK) return r;
-        if (h.identity_bytes != want.identity_bytes || memcmp(h.identity, want.identity, sizeof h.identity)) return KV_IDENTITY_MISMATCH;
-        r = kv_extent_begin(g->d->key, g->d->segment[e->segment].id, g->id[n].tenant, &want, &x->cipher);
-        from = PAGE;
-    }
-    if (r == KV_OK && from < end) r = kv_extent_unseal_piece(&x->cipher, x->pages.bytes + from, (to < end ? to : end) - from, (uint8_t *)g->dst[n] + from - PAGE);
-    if (r == KV_OK && to == g->span) r = kv_extent_unseal_end(&x->cipher, x->pages.bytes + end);
-    return r;
+    struct kv_extent_header h, want;
+    memcpy(&h, g->open[n].edge, sizeof h);
+    if (!kv_disk_header_whole(&h, e->offset, e->offset + e->span)) return KV_CHECKSUM_MISMATCH;
+    enum kv_status s = kv_extent_header(e->offset, e->bytes, &g->id[n], &want);
+    if (s != KV_OK) return s;
+    if (h.identity_bytes != want.identity_bytes || memcmp(h.identity, want.identity, sizeof h.identity)) return KV_IDENTITY_MISMATCH;
+    return kv_extent_begin(g->d->key, g->d->segment[e->segment].id, g->id[n].tenant, &want, &g->open[n].cipher);
 }
 
-static uint64_t piece_end(const struct read_group *g, int32_t piece)
+/* Some of what has arrived: not further than the end of a piece of memory. */
+static void open_next(struct read_round *g)
 {
-    return piece + 1 == g->pieces ? g->span : (uint64_t)(piece + 1) * g->piece_bytes;
-}
-
-/* Under the lock, which is given up meanwhile: opens what has arrived and is next, unless somebody else is at it. */
-static void open_arrived(struct read_group *g, int32_t n)
-{
+    uint64_t n = g->opened / g->span, at = g->opened % g->span, end = PAGE + g->bytes;
     struct opening *x = &g->open[n];
-    while (!x->busy && x->next < g->pieces && x->arrived >> x->next & 1) {
-        x->busy = true;
-        bool good = x->status == KV_OK;
-        pthread_mutex_unlock(&g->lock);
-        enum kv_status r = good ? open_piece(g, n, (uint64_t)x->next * g->piece_bytes, piece_end(g, x->next)) : KV_OK;
-        pthread_mutex_lock(&g->lock);
-        if (x->status == KV_OK) x->status = r;
-        x->next++;
-        x->busy = false;
-    }
-    if (x->next < g->pieces || !x->pages.bytes) return;
-    kv_disk_give_scratch(g->d, x->pages);
-    x->pages.bytes = NULL;
-    if (x->status == KV_OK) return;
+    struct iovec m = piece_at(g, g->opened, g->arrived < g->opened + OPENED ? g->arrived : g->opened + OPENED);
+    const uint8_t *sealed = m.iov_base;
+    uint64_t stop = at + m.iov_len;
+    g->opened += m.iov_len;
+    if (x->status == KV_OK && at == 0) x->status = begin(g, n);
+    if (at == 0) at = PAGE, sealed += PAGE;
+    uint64_t to = stop < end ? stop : end;
+    if (x->status == KV_OK && at < to) x->status = kv_extent_unseal_piece(&x->cipher, sealed, to - at, (uint8_t *)g->dst[n] + at - PAGE);
+    if (stop < g->span) return;
+    if (x->status == KV_OK) x->status = kv_extent_unseal_end(&x->cipher, x->edge + (end - g->body));
     kv_extent_give_up(&x->cipher);
-    memset(g->dst[n], 0, g->bytes);
+    if (x->status != KV_OK) memset(g->dst[n], 0, g->bytes);
 }
 
-static void read_piece(struct read_group *g, int32_t i)
+static void hear(struct read_round *g, struct queue *q, bool wait)
 {
-    struct opening *x = &g->open[i / g->pieces];
-    int32_t piece = i % g->pieces;
-    uint64_t from = (uint64_t)piece * g->piece_bytes;
-    const struct extent *e = kv_disk_held(g->d, g->b[i / g->pieces]);
-    pthread_mutex_lock(&g->lock);
-    if (x->status == KV_OK && !x->pages.bytes) {
-        x->pages = kv_disk_take_scratch(g->d, g->span);
-        if (!x->pages.bytes) x->status = KV_OUT_OF_MEMORY;
+    uint64_t from = g->arrived;
+    kv_disk_hear(g->d, q, wait);
+    if (!g->request.told) return;
+    if (g->request.result == (int64_t)g->request.bytes) kv_disk_count(g->d, &g->d->stats.bytes_read, g->request.bytes);
+    else read_now(g, from, g->given);
+    g->arrived = g->given;
+}
+
+/* What is told of is followed by the next request before anything is opened: the device does not wait. */
+static void read_round(struct read_round *g, struct queue *q)
+{
+    while (g->opened < g->end) {
+        if (g->given > g->arrived) hear(g, q, g->opened == g->arrived);
+        if (g->given == g->arrived && g->given < g->end) give_next(g, q);
+        if (g->opened < g->arrived) open_next(g);
     }
-    bool good = x->status == KV_OK;
-    pthread_mutex_unlock(&g->lock);
-    kv_faults_at_disk(g->faults);
-    enum kv_status r = good ? kv_disk_read_all(g->d, g->d->segment[e->segment].fd, x->pages.bytes + from, piece_end(g, piece) - from, e->offset + from) : KV_OK;
-    kv_faults_at_disk(NULL);
-    pthread_mutex_lock(&g->lock);
-    if (x->status == KV_OK) x->status = r;
-    x->arrived |= UINT64_C(1) << piece;
-    open_arrived(g, i / g->pieces);
-    pthread_mutex_unlock(&g->lock);
 }
 
-static void read_pieces(void *ctx, int32_t reader)
+static bool on_pages(int32_t n, void *const *dst)
 {
-    struct read_group *g = ctx;
-    (void)reader;
-    for (int32_t i; (i = atomic_fetch_add(&g->next, 1)) < g->all;) read_piece(g, i);
+    for (int32_t i = 0; i < n; i++)
+        if ((uintptr_t)dst[i] % PAGE) return false;
+    return true;
 }
 
-static void cut(struct read_group *g, int32_t n, int32_t readers)
+/* n extents that are there, of one length. */
+static void read_extents(struct disk *d, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, void *const *dst, uint64_t bytes, enum kv_status *each)
 {
-    uint64_t pieces = g->span / (n < readers ? SMALL_PIECE : PIECE);
-    g->pieces = pieces < 1 ? 1 : pieces > MAX_PIECES ? MAX_PIECES : (int32_t)pieces;
-    g->piece_bytes = kv_disk_pages(g->span / (uint64_t)g->pieces);
-    g->all = n * g->pieces;
+    uint64_t span = kv_disk_span(bytes), body = on_pages(n, dst) ? bytes / PAGE * PAGE : 0;
+    struct read_round g = {.d = d, .b = b, .id = id, .dst = dst, .bytes = bytes, .span = span, .body = body, .end = (uint64_t)n * span, .open = calloc((size_t)n, sizeof *g.open)};
+    struct scratch edges = kv_disk_take_scratch(d, (size_t)(g.end - (uint64_t)n * body));
+    bool memory = g.open && edges.bytes;
+    if (memory) {
+        struct queue q = kv_disk_take_queue(d);
+        for (int32_t i = 0; i < n; i++) g.open[i].edge = edges.bytes + (uint64_t)i * (span - body);
+        read_round(&g, &q);
+        kv_disk_give_queue(d, &q);
+    }
+    for (int32_t i = 0; i < n; i++) each[i] = memory ? g.open[i].status : KV_OUT_OF_MEMORY;
+    if (edges.bytes) kv_disk_give_scratch(d, edges);
+    free(g.open);
+}
+
+static enum kv_status there(struct disk *d, struct kv_block b, uint64_t bytes)
+{
+    const struct extent *e = kv_disk_held(d, b);
+    return !e ? KV_STALE_REPLICA_GENERATION : bytes != e->bytes ? KV_SHORT_COPY : KV_OK;
 }
 
 void kv_disk_read_group(void *ctx, int32_t n, const struct kv_block *b, const struct kv_chunk_identity *id, void *const *dst, uint64_t bytes, enum kv_status *each)
 {
     struct disk *d = ctx;
-    struct read_group g = {.d = d, .b = b, .id = id, .dst = dst, .bytes = bytes, .span = kv_disk_span(bytes), .faults = kv_faults_here()};
-    int32_t readers = kv_lanes_count(d->lanes) < READERS ? kv_lanes_count(d->lanes) : READERS;
-    cut(&g, n, readers);
-    g.open = calloc((size_t)n, sizeof *g.open);
-    if (!g.open) {
-        for (int32_t i = 0; i < n; i++) each[i] = KV_OUT_OF_MEMORY;
-        return;
+    for (int32_t i = 0, k; i < n; i = k > i ? k : i + 1) {
+        for (k = i; k < n && (k == i || (uint64_t)(k + 1 - i) * kv_disk_span(bytes) <= ROUND) && (each[k] = there(d, b[k], bytes)) == KV_OK;) k++;
+        if (k > i) read_extents(d, k - i, b + i, id + i, dst + i, bytes, each + i);
     }
-    for (int32_t i = 0; i < n; i++) {
-        const struct extent *e = kv_disk_held(d, b[i]);
-        g.open[i].status = !e ? KV_STALE_REPLICA_GENERATION : bytes != e->bytes ? KV_SHORT_COPY : KV_OK;
-    }
-    pthread_mutex_init(&g.lock, NULL);
-    kv_lanes_run(d->lanes, readers < g.all ? readers : g.all, read_pieces, &g);
-    kv_faults_at_disk(g.faults);
-    pthread_mutex_destroy(&g.lock);
-    for (int32_t i = 0; i < n; i++) {
-        each[i] = g.open[i].status;
+    for (int32_t i = 0; i < n; i++)
         if (each[i] != KV_OK && each[i] != KV_STALE_REPLICA_GENERATION) kv_disk_failed(d, each[i]);
-    }
-    free(g.open);
 }
 
 enum kv_status kv_disk_read(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, void *dst, uint64_t bytes)

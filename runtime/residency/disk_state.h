@@ -4,11 +4,12 @@
 
 #include "runtime/residency/disk.h"
 #include "runtime/residency/extent.h"
-#include "runtime/residency/lanes.h"
+#include "runtime/residency/pace.h"
 
 #include <pthread.h>
+#include <sys/uio.h>
 
-enum { PAGE = 4096, TAG = KV_EXTENT_TAG, MAX_SEGMENTS = 65536, MIN_SEGMENT = 1 << 20, MAX_EXTENTS = 1 << 22, SEGMENTS_AT_CAP = 256, SCRATCH = 8, MAX_STALLS = 3 };
+enum { PAGE = 4096, TAG = KV_EXTENT_TAG, MAX_SEGMENTS = 65536, MIN_SEGMENT = 1 << 20, MAX_EXTENTS = 1 << 22, SEGMENTS_AT_CAP = 256, SCRATCH = 8, MAX_STALLS = 3, QUEUES = 8, QUEUE_DEPTH = 64 };
 #define SEGMENT_MAGIC UINT64_C(0x3147455356534b56) /* "VKSVSEG1" */
 #define MAX_SEGMENT (UINT64_C(1) << 40)
 
@@ -42,6 +43,19 @@ struct scratch { /* whole pages, on their way to or from the file */
     size_t cap;
 };
 
+/* One group's requests at the device. */
+struct queue {
+    aio_context_t aio; /* 0: there is none */
+    int under_way;
+};
+
+struct request { /* stays where it is until it was told of */
+    struct iocb call;
+    size_t bytes;
+    int64_t result; /* told: bytes, or −errno */
+    bool told;
+};
+
 /* One segment that is made before it is needed. The owner asks, a thread of its own makes it, the owner takes it. */
 struct spare {
     pthread_t thread;
@@ -65,11 +79,12 @@ struct disk {
     struct extent *extent; /* never moved: transfer threads read the entries they hold */
     uint64_t n_extents, cap_extents, free_extent; /* free_extent: hint */
     uint64_t next_generation, next_number, used;
-    struct kv_lanes *lanes;
-    pthread_mutex_t counters; /* guards stats, scratch, sequences and what segments say of their writes: transfer threads share them */
+    pthread_mutex_t counters; /* guards stats, scratch, queues, sequences and what segments say of their writes: transfer threads share them */
     uint64_t next_sequence;
     struct kv_disk_stats stats;
     struct scratch scratch[SCRATCH];
+    aio_context_t queue[QUEUES]; /* idle */
+    struct kv_pace *pace;
     struct spare spare;
 };
 
@@ -103,6 +118,16 @@ bool kv_disk_spare_take(struct disk *d, struct segment *out);    /* false: none 
 
 struct scratch kv_disk_take_scratch(struct disk *d, size_t n); /* no bytes: no memory */
 void kv_disk_give_scratch(struct disk *d, struct scratch s);
+
+/* disk_queue.c */
+int kv_disk_system_submit(aio_context_t c, struct iocb *r);
+int kv_disk_system_collect(aio_context_t c, int least, int most, struct io_event *e);
+struct queue kv_disk_take_queue(struct disk *d);
+void kv_disk_give_queue(struct disk *d, struct queue *q); /* nothing is under way in it */
+void kv_disk_drop_queues(struct disk *d);
+/* false: it was not taken. part stays where it is until the request was told of. */
+bool kv_disk_send(struct disk *d, struct queue *q, struct request *r, bool write, int fd, const struct iovec *part, int n_parts, uint64_t at);
+void kv_disk_hear(struct disk *d, struct queue *q, bool wait); /* marks what was told; wait: for one at least */
 
 /* disk_payload.c and disk_read.c: transfer threads */
 enum kv_status kv_disk_write(void *ctx, struct kv_block b, const struct kv_chunk_identity *id, const void *payload, uint64_t bytes, uint64_t *hash);

@@ -166,11 +166,6 @@ void kv_faults_at_disk(const struct kv_fault_marks *m)
     at_disk = m && m->mask ? m : NULL;
 }
 
-const struct kv_fault_marks *kv_faults_here(void)
-{
-    return at_disk;
-}
-
 static ssize_t faulty_pread(int fd, void *buf, size_t n, off_t at)
 {
     static _Thread_local off_t cut; /* nothing is there from here on */
@@ -205,4 +200,6 @@ static int faulty_open(const char *path, int flags, unsigned mode) { return kv_d
 static int faulty_allocate(int fd, off_t at, off_t n) { return kv_disk_io_system.allocate(fd, at, n); }
 static int faulty_punch(int fd, off_t at, off_t n) { return kv_disk_io_system.punch(fd, at, n); }
 static int faulty_free_bytes(const char *path, uint64_t *out) { return kv_disk_io_system.free_bytes(path, out); }
-const struct kv_disk_io kv_disk_io_faulty = {faulty_open, faulty_pread, faulty_pwrite, faulty_sync, faulty_allocate, faulty_punch, ftruncate, unlink, faulty_free_bytes};
+static int faulty_submit(aio_context_t c, struct iocb *r) { return at_disk ? -1 : kv_disk_io_system.submit(c, r); } /* whoever meets faults meets them in the calls */
+static int faulty_collect(aio_context_t c, int least, int most, struct io_event *e) { return kv_disk_io_system.collect(c, least, most, e); }
+const struct kv_disk_io kv_disk_io_faulty = {faulty_open, faulty_pread, faulty_pwrite, faulty_sync, faulty_allocate, faulty_punch, ftruncate, unlink, faulty_free_bytes, faulty_submit, faulty_collect};

@@ -66,6 +66,5 @@ static inline bool kv_fault_strikes(const struct kv_fault_marks *m, enum kv_faul
 struct kv_disk_io;
 extern const struct kv_disk_io kv_disk_io_faulty;
 void kv_faults_at_disk(const struct kv_fault_marks *m);
-const struct kv_fault_marks *kv_faults_here(void); /* as named last on this thread, for threads that work for it */
 
 #endif

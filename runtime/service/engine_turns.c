@@ -25,7 +25,7 @@ enum kv_status kv_engine_turns_create(struct kv_engine *e, struct kv_error *err)
     const struct kv_engine_config *c = &e->config;
     struct kv_turns_config t = {.base = e->prefix_base, .n_layers = e->weights->n_layers, .n_kv_heads = e->weights->n_kv_heads,
                                 .slab_bytes = kv_slab_bytes(KV_ROW_TYPE, e->weights->n_kv_heads, e->weights->d_head), .path = c->disk_path,
-                                .capacity_bytes = c->disk_bytes, .reserve_bytes = c->disk_reserve_bytes, .io = c->faults ? &kv_disk_io_faulty : c->disk_io, .victim = KV_VICTIM_LRU, .threads = c->disk_threads,
+                                .capacity_bytes = c->disk_bytes, .reserve_bytes = c->disk_reserve_bytes, .io = c->faults ? &kv_disk_io_faulty : c->disk_io, .victim = KV_VICTIM_LRU,
                                 .event = on_event, .event_ctx = e, .remote = c->remote, .remote_bytes = c->remote_bytes, .remote_timeout_ms = c->remote_timeout_ms,
                                 .remote_pause_ms = c->remote_pause_ms};
     if (!c->disk_path || !*c->disk_path) return KV_OK;

@@ -271,7 +271,7 @@ static enum kv_status open_tier(struct kv_turns *t, struct kv_error *err)
     enum kv_status s = kv_directory_create(&d, &t->directory);
     if (s != KV_OK) return kv_fail(err, s, "tiers.disk", "no memory for the directory of the disk tier");
     struct kv_disk_config disk = {.path = c->path, .capacity_bytes = c->capacity_bytes, .reserve_bytes = c->reserve_bytes,
-                                    .threads = c->threads, .io = c->io, .found = found, .found_ctx = t};
+                                    .io = c->io, .found = found, .found_ctx = t};
     memcpy(disk.key, c->key, sizeof disk.key);
     s = kv_disk_open(&disk, &t->disk, err);
     for (size_t i = 0; s == KV_OK && i < t->n_unwanted; i++) t->disk.release(t->disk.ctx, t->unwanted[i]);

@@ -1,7 +1,7 @@
 /* turns.h — what outlives a turn: the sealed exact blocks of its sequence on disk, read back for the session's next turn or for any other
  * request of the tenant that begins with the same tokens, in this process or the next.
  *
- * One thread owns the directory and the disk tier, and begins every read and write, which the tier's threads carry out with it; reads come before
+ * One thread owns the directory and the disk tier, and makes every read and write; reads come before
  * saves, between any two windows of bytes. The decode
  * thread hands over a kv_turn and looks at its phase; it never waits for the disk. A read fills slabs layer by layer. What cannot be
  * read is recomputed: rows that failed are never handed back. */
@@ -21,7 +21,6 @@ struct kv_turns_config {
     const char *path;              /* of the disk tier */
     uint64_t capacity_bytes, reserve_bytes;
     uint8_t key[32];
-    int32_t threads;               /* that carry out reads and writes of a group, the turns thread included; 0: KV_DISK_THREADS */
     const struct kv_disk_io *io;   /* NULL: the system's */
     enum kv_victim victim;
     const struct kv_remote_io *remote; /* NULL: no remote tier; used during create only */

@@ -188,10 +188,6 @@ START_TEST(groups_side_by_side)
     kv_disk_close(&disk);
     ck_assert_int_eq(open_disk(16 << 20, 0, NULL), KV_OK);
     ck_assert_int_eq(found.n, GROUPS * GROUP);
-    struct kv_disk_config c = {.path = "/nowhere", .capacity_bytes = 16 << 20, .segment_bytes = SEGMENT, .threads = 17};
-    struct kv_tier other;
-    struct kv_error err;
-    ck_assert_int_eq(kv_disk_open(&c, &other, &err), KV_BAD_ARGUMENT);
 }
 END_TEST
 
