@@ -270,8 +270,8 @@ enum kv_status kv_selection_query(struct kv_selection *s, int32_t layer, int32_t
     atomic_fetch_add_explicit(&s->visible, (uint64_t)n_visible, memory_order_relaxed);
     for (size_t g = 0; g < group; g++) {
         *omitted += n_visible - kv_mask_count(support + g * blocks, a->n_blocks);
-        if (mass[g] > *estimated_mass) *estimated_mass = mass[g];
+        if (mass[g] > *estimated_mass || mass[g] != mass[g]) *estimated_mass = mass[g]; /* what is no number stays: nothing compares with it */
     }
-    if (*omitted == 0 && *estimated_mass > 0) *estimated_mass = 0; /* all rows were taken after it was made */
+    if (*omitted == 0 && !(*estimated_mass <= 0)) *estimated_mass = 0; /* all rows were taken after it was made */
     return KV_OK;
 }

@@ -19,7 +19,7 @@ static struct kv_fallback_state state_of(const struct kv_engine *e, const struct
     int32_t first = s->frontier < s->cache.n_rows ? s->frontier : s->cache.n_rows;
     return (struct kv_fallback_state){
         .force_exact = s->contract == KV_EXACT,
-        .uncertain = status != KV_OK || mass > e->gate.max_omitted_mass,
+        .uncertain = status != KV_OK || !(mass <= e->gate.max_omitted_mass), /* an estimate that is no number is none */
         .post_widen = widened,
         .can_widen = status == KV_OK,
         .fetch_fits = s->cache.n_rows * EXACT_FETCH_US_PER_ROW <= slack_us,
@@ -113,7 +113,7 @@ void kv_sequence_plan(void *ctx, int32_t worker, struct kv_step_item *item, int3
         else if (action == KV_RECOMPUTE_EXACT) atomic_fetch_or(&s->verdict, KV_STEP_RECOMPUTE);
         else if (action == KV_POSTPONE_FOR_EXACT_RETRY) atomic_fetch_or(&s->verdict, KV_STEP_POSTPONE);
         else if (action == KV_REJECT_NO_LEGAL_PATH) atomic_fetch_or(&s->verdict, KV_STEP_REJECT);
-        f = (struct kv_flight){.status = (uint16_t)status, .action = (uint8_t)action, .widened = (uint8_t)widened, .mass = (float)mass};
+        f = (struct kv_flight){.status = (uint16_t)status, .action = (uint8_t)action, .widened = (uint8_t)widened, .mass = mass == mass ? (float)mass : -1};
         break;
     }
     record(e, item, layer, kv_head, a, out, &f);

@@ -231,6 +231,37 @@ START_TEST(a_damaged_row_publishes_nothing)
 }
 END_TEST
 
+static void hurt_new_key(void *ctx, int32_t position, int32_t layer, int operation, float *x, int32_t n)
+{
+    (void)ctx;
+    for (int32_t i = 0; i < n && position == HURT && layer == hurt_layer && operation == KV_OP_key; i++) x[i] = NAN;
+}
+
+/* An estimate over a damaged key is no number, and nothing compares with that: not that it is too large either. */
+START_TEST(an_estimate_that_is_no_number_accepts_nothing)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_flight *f = calloc(4096, sizeof *f);
+    struct kv_engine *e = serving("sparq", NULL);
+    hurt_layer = kv_model_info(demo_model())->n_layers - 1;
+    run_init(r, 11, PROMPT, STEPS);
+    r->request.trace = hurt_new_key;
+    assign(e, r, KV_APPROXIMATE);
+    run_all(e, r);
+    (void)ended(e);
+    int32_t n = kv_engine_flight(e, r->stats.id, f, 4096), accepted = 0, refused = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (f[i].layer != hurt_layer) continue;
+        *(f[i].action == KV_ACCEPT_APPROXIMATE ? &accepted : &refused) += 1;
+        ck_assert_msg(f[i].position < HURT || f[i].action != KV_ACCEPT_APPROXIMATE, "accepted at position %d", f[i].position);
+    }
+    ck_assert(accepted > 0 && refused > 0);
+    kv_engine_destroy(e);
+    free(f);
+    free(r);
+}
+END_TEST
+
 /* ---------------------------------------------------------------- the ring by itself */
 
 START_TEST(the_ring_keeps_the_newest)
@@ -274,6 +305,7 @@ Suite *suite_flight(void)
     tcase_add_loop_test(t, an_index_that_may_not_answer_is_never_served, 0, 4 * methods);
     tcase_add_loop_test(t, what_is_not_a_number_is_computed_again, 0, methods);
     tcase_add_loop_test(t, a_damaged_row_publishes_nothing, 0, 2 * methods);
+    tcase_add_test(t, an_estimate_that_is_no_number_accepts_nothing);
     tcase_add_test(t, the_ring_keeps_the_newest);
     suite_add_tcase(s, t);
     return s;
