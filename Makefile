@@ -44,6 +44,7 @@ CONTROL_SRC := $(wildcard controller/*.c controller/*/*.c)
 CONSOLE_SRC := $(wildcard console/*.c console/*/*.c)
 UNIT_SRC    := $(wildcard tests/unit/*.c tests/unit/*/*.c)
 BENCH_SRC   := $(wildcard bench/*.c)
+BENCH_BIN   := $(BENCH_SRC:%.c=$(B)/%)
 FUZZ_SRC    := $(wildcard tests/fuzz/*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 LIB_OBJ := $(call obj,$(KERNEL_SRC) $(RUNTIME_SRC)) $(CUDA_OBJ)
@@ -155,7 +156,7 @@ $(B)/.web-tests-ok: tests/web/package-lock.json tests/web/package.json
 
 .PHONY: check
 check: deps ## set up, build and pass every test; ends with "N passed, N failed"
-	$(Q)$(MAKE) --no-print-directory all $(B)/tests/unit/unit $(B)/.venv-ok $(B)/.web-tests-ok $(addprefix $(B)/fuzz/,$(basename $(notdir $(FUZZ_SRC))))
+	$(Q)$(MAKE) --no-print-directory all $(BENCH_BIN) $(B)/tests/unit/unit $(B)/.venv-ok $(B)/.web-tests-ok $(addprefix $(B)/fuzz/,$(basename $(notdir $(FUZZ_SRC))))
 	$(Q)tools/smollm2.sh > /dev/null || echo "SmolLM2 could not be fetched; its tests fail unless KVASIR_TEST_MODEL names its file"
 	$(Q)$(B)/venv/bin/python tests/run.py --build $(B)
 
@@ -174,9 +175,9 @@ sanitized: all $(B)/tests/unit/unit $(B)/.venv-ok
 	$(Q)$(B)/venv/bin/python tests/run.py --build $(B) --sanitized
 
 .PHONY: bench bench-peer
-bench: all $(addprefix $(B)/bench/,$(basename $(notdir $(BENCH_SRC)))) ## measure; writes build/bench.json with ratios of one run
+bench: all $(BENCH_BIN) ## measure; writes build/bench.json with ratios of one run
 	$(Q)python3 bench/run.py --build $(B)
-bench-peer: all $(addprefix $(B)/bench/,$(basename $(notdir $(BENCH_SRC)))) ## the same beside the peer, fetched by npm, in one run
+bench-peer: all $(BENCH_BIN) ## the same beside the peer, fetched by npm, in one run
 	$(Q)python3 bench/run.py --build $(B) --peer
 
 .PHONY: fuzz

@@ -416,7 +416,7 @@ static void measure_swap(struct kv_model *m, bool disk)
     s = submit(e, &q, "the long session");
     speaks(s);
     e->config.prefix_reuse = false; /* it comes back from where it went */
-    kv_engine_forget_prefixes(e);
+    kv_engine_forget_session(e, "long", "", false); /* the prefixes */
     for (int i = 0; i < MATES; i++) {
         struct kv_request r = request(own[i], PROMPT, MATE_TOKENS - PROMPT, (uint32_t)i);
         if (i == 0) r.observe = token;
