@@ -109,6 +109,7 @@ bool kv_pauses_hold(struct kv_engine *e, struct kv_sequence *s, enum kv_pause_ac
                                      .n_spoken = s->n_spoken + s->n_tokens - s->n_prompt, .rows = p->cache.n_rows, .held_bytes = held, .arrival_us = s->arrival_us, .paused_us = now_us};
     memcpy(p->view.tenant, s->tenant, sizeof p->view.tenant);
     memcpy(p->view.session, s->session, sizeof p->view.session);
+    p->dropped = s->dropped;
     p->reserved_bytes = held;
     e->reserved_bytes -= s->reserved_bytes - held;
     s->reserved_bytes = 0;
@@ -273,6 +274,7 @@ bool kv_pauses_attach(struct kv_engine *e, struct kv_sequence *s)
     bool same = p && !p->into && !strcmp(p->view.tenant, s->tenant) && s->n_tokens >= p->view.n_tokens && !memcmp(p->tokens, s->tokens, (size_t)p->view.n_tokens * sizeof *s->tokens);
     if (!same) return false; /* of a process before, or of other tokens: everything is computed */
     p->into = s;
+    s->dropped |= p->dropped;
     if (kv_paused_moves(p)) return true; /* still on its way out */
     if (p->on_disk) { /* found, read and verified before its prefill like any session's history; what is still being written is not found */
         if (p->view.state == KV_SESSION_SWAPPING_OUT) kv_paused_move(e, p, KV_SESSION_PAUSED_HOST);

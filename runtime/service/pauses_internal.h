@@ -16,6 +16,7 @@ struct kv_paused {
     size_t n_slabs, moved;
     struct kv_sequence *into;    /* resumes, and waits for its rows */
     bool forget, on_disk;
+    bool dropped;                /* its session was, while it ran: nothing of it is saved */
     struct kv_credit_ticket credit; /* while rows move beside the arena; of rows that go to disk the save holds it */
 };
 

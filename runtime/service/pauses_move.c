@@ -72,7 +72,7 @@ bool kv_paused_swap_fits(const struct kv_pauses *ps, const struct kv_paused *p)
 static bool start_save(struct kv_engine *e, struct kv_paused *p)
 {
     int32_t blocks = p->view.rows / KV_BLOCK_ROWS;
-    if (!blocks || !*p->view.session || take_credits(e, p, "swap-out", (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes)) return false;
+    if (!blocks || !*p->view.session || p->dropped || take_credits(e, p, "swap-out", (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes)) return false;
     kv_cache_truncate(&p->cache, e->arena, blocks * KV_BLOCK_ROWS);
     uint64_t bytes = (uint64_t)blocks * (uint64_t)p->cache.n_layers * p->cache.slab_bytes;
     e->reserved_bytes -= p->reserved_bytes - bytes;

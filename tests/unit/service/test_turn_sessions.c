@@ -156,7 +156,7 @@ START_TEST(a_session_dropped_before_it_was_saved_stays_away)
 }
 END_TEST
 
-/* Nor with what was running as it was dropped; what comes after is kept again. */
+/* Nor with what was running as it was dropped, be it swapped out and resumed (_i 1); what comes after is kept again. */
 START_TEST(a_session_dropped_while_it_answers_stays_away)
 {
     struct run *r = calloc(1, sizeof *r);
@@ -172,7 +172,20 @@ START_TEST(a_session_dropped_while_it_answers_stays_away)
     run_begin(e, r);
     run_read(r, 1);
     ck_assert_int_eq(kv_engine_session(e, KV_SESSION_DROP, "alpha", "gone", NULL, &err), KV_OK);
+    struct kv_pause_view v;
+    if (_i) ck_assert_msg(kv_engine_pause(e, "alpha", "gone", KV_PAUSE_SWAP, &v, &err) == KV_OK, "%s", err.message);
     run_end(r);
+    if (_i) {
+        struct run *rest = calloc(1, sizeof *rest);
+        *rest = (struct run){.request = r->request};
+        ck_assert_int_eq(kv_engine_paused_tokens(e, v.request, rest->prompt, v.n_tokens, &rest->request.n_prompt), KV_OK);
+        rest->request.prompt = rest->prompt;
+        rest->request.resume = v.request;
+        rest->request.max_tokens = 8;
+        run_all(e, rest);
+        ck_assert_int_eq(rest->stats.finish, KV_FINISH_LENGTH);
+        free(rest);
+    }
     kv_engine_destroy(e); /* finishes the saves */
     e = turn_engine(8 << 20, NULL);
     ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "gone", NULL, &err), KV_NOT_FOUND);
@@ -341,7 +354,7 @@ Suite *suite_turn_sessions(void)
     tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
     tcase_add_test(t, sessions_are_known_after_a_restart);
     tcase_add_test(t, a_session_dropped_before_it_was_saved_stays_away);
-    tcase_add_test(t, a_session_dropped_while_it_answers_stays_away);
+    tcase_add_loop_test(t, a_session_dropped_while_it_answers_stays_away, 0, 2);
     tcase_add_test(t, turns_from_host_memory_have_all_states);
     tcase_add_test(t, another_model_in_the_same_folder);
     tcase_add_test(t, a_pin_that_cannot_be_kept_is_refused);
