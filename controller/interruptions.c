@@ -16,10 +16,17 @@ struct running {
     struct running *next;
 };
 
+struct ended { /* a continuation */
+    char tenant[64], session[64];
+    uint64_t epoch;
+    struct ended *next;
+};
+
 struct kv_interruptions {
     pthread_mutex_t lock;
     pthread_cond_t asked; /* a caller has its answer */
     struct running *first; /* the newest */
+    struct ended *ended;   /* not forgotten yet */
     int64_t began_us, began_monotonic_us;
     _Atomic int64_t oldest_us; /* no open pause is older */
 };
@@ -48,6 +55,7 @@ void kv_interruptions_free(struct kv_interruptions *t)
 {
     if (!t) return;
     free_all(t->first);
+    for (struct ended *e = t->ended, *next; e; e = next) next = e->next, free(e);
     pthread_cond_destroy(&t->asked);
     pthread_mutex_destroy(&t->lock);
     free(t);
@@ -83,17 +91,46 @@ enum kv_status kv_interruptions_undo(struct kv_app *app, const char *tenant, con
 
 void kv_interruptions_resumed(const struct kv_openai *o)
 {
-    struct kv_error err;
-    if (kv_store_forget_resumed(o->app->store, o->tenant, o->session, o->resumed, &err)) /* the next start takes it for unfinished */
-        kv_events_log(KV_LOG_WARN, "what session %.63s was resumed from could not be forgotten: %s", o->session, err.message);
+    struct kv_interruptions *t = o->app->interruptions;
+    struct ended *e = malloc(sizeof *e);
+    if (!e) return; /* the next start takes it for unfinished */
+    *e = (struct ended){.epoch = o->resumed};
+    memcpy(e->tenant, o->tenant, sizeof e->tenant);
+    memcpy(e->session, o->session, sizeof e->session);
+    pthread_mutex_lock(&t->lock);
+    e->next = t->ended;
+    t->ended = e;
+    pthread_mutex_unlock(&t->lock);
 }
 
-enum kv_status kv_interruptions_drop(struct kv_app *app, const char *tenant, const char *session, struct kv_error *err)
+void kv_interruptions_forget_ended(struct kv_app *app)
+{
+    struct kv_interruptions *t = app->interruptions;
+    struct kv_error err;
+    for (enum kv_status st = KV_OK; st == KV_OK;) {
+        pthread_mutex_lock(&t->lock);
+        struct ended *e = t->ended;
+        if (e) t->ended = e->next;
+        pthread_mutex_unlock(&t->lock);
+        if (!e) return;
+        st = kv_store_forget_resumed(app->store, e->tenant, e->session, e->epoch, &err);
+        if (st == KV_OK) {
+            free(e);
+            continue;
+        }
+        pthread_mutex_lock(&t->lock);
+        e->next = t->ended;
+        t->ended = e;
+        pthread_mutex_unlock(&t->lock);
+    }
+}
+
+enum kv_status kv_interruptions_drop(struct kv_app *app, const char *tenant, const char *session, bool *was, struct kv_error *err)
 {
     enum { MOST = 512 };
     struct kv_pause_view *v = calloc(MOST, sizeof *v);
     if (!v) return kv_fail(err, KV_OUT_OF_MEMORY, "session", "no memory for the list of pauses");
-    enum kv_status st = kv_store_drop_pause(app->store, tenant, session, err);
+    enum kv_status st = kv_store_drop_pause(app->store, tenant, session, was, err);
     int32_t n = st ? 0 : kv_engine_paused_list(app->engine, v, MOST);
     for (int32_t i = 0; i < n && i < MOST; i++)
         if (!strcmp(v[i].tenant, tenant) && !strcmp(v[i].session, session)) (void)kv_engine_forget_paused(app->engine, v[i].request);

@@ -19,12 +19,14 @@ void kv_interruptions_running(struct kv_interruptions *t, const struct kv_openai
 void kv_interruptions_ended(struct kv_interruptions *t, const struct kv_openai *o); /* its stream is closed */
 /* After its stream ended with KV_FINISH_PAUSED: somebody paused it, and that is durable; waits for who asks for a pause of its session to write it down. */
 bool kv_interruptions_paused(struct kv_interruptions *t, const struct kv_openai *o);
-/* A continuation has ended: what it could be resumed from again is forgotten. */
+/* A continuation has ended: what it could be resumed from again is to be forgotten. Waits for no disk. */
 void kv_interruptions_resumed(const struct kv_openai *o);
+/* Forgets it; what cannot be written now is tried again. The status thread, and the last stop. */
+void kv_interruptions_forget_ended(struct kv_app *app);
 /* Of a continuation that could not begin. */
 enum kv_status kv_interruptions_undo(struct kv_app *app, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err);
-/* The session is dropped: nothing of its pause can be resumed. */
-enum kv_status kv_interruptions_drop(struct kv_app *app, const char *tenant, const char *session, struct kv_error *err);
+/* The session is dropped: nothing of its pause can be resumed. *was: it was paused. */
+enum kv_status kv_interruptions_drop(struct kv_app *app, const char *tenant, const char *session, bool *was, struct kv_error *err);
 /* The time of day by the clock as it was at the start: setting it makes no pause older, and no request later. */
 int64_t kv_interruptions_now_us(const struct kv_interruptions *t);
 

@@ -174,6 +174,7 @@ static void *status_main(void *arg)
     for (int i = 0; !d->stopping; i++) {
         if (i % RETAIN_EVERY == 0) retain(&d->app);
         kv_api_post_status(&d->app);
+        kv_interruptions_forget_ended(&d->app);
         kv_interruptions_expire(&d->app);
         kv_api_audit_refused(&d->app, false);
         nanosleep(&half_second, NULL);
@@ -250,7 +251,6 @@ static void stop(struct daemon *d)
     app->draining = true;
     d->stopping = true;
     if (d->demo) kv_demo_stop(d->demo);
-    if (d->status_runs) pthread_join(d->status_thread, NULL);
     kv_quality_destroy(app->quality);
     if (app->ready) {
         kv_events_log(KV_LOG_INFO, "draining: live requests have %lld ms to finish", (long long)d->config.drain_timeout_ms);
@@ -264,7 +264,10 @@ static void stop(struct daemon *d)
         pthread_kill(d->hearing, SIGUSR1);
         pthread_join(d->hearing, NULL);
     }
+    if (d->status_runs) pthread_join(d->status_thread, NULL); /* it writes to the state folder, whose disk may hang */
     kv_http_stop(app->http); /* no request reaches the control thread any more; it still asks who the users are */
+    if (app->engine) kv_flights_keep(kv_store_dir(app->store), app->engine, NULL);
+    if (app->engine) kv_interruptions_forget_ended(app);
     if (app->control) kv_control_destroy(app->control);
     kv_http_destroy(app->http);
     if (app->engine) kv_engine_destroy(app->engine);

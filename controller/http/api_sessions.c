@@ -38,6 +38,29 @@ static void add_unseen(json_t *list, const char *session, const struct kv_sessio
     }
 }
 
+/* Paused ones of an earlier run that nothing else knows. */
+static void add_paused(struct kv_app *app, json_t *list, const char *session)
+{
+    enum { MOST = 512 };
+    struct kv_pause_row *p = calloc(MOST, sizeof *p);
+    struct kv_session_info none = {.state = KV_SESSION_TOKEN_ONLY};
+    struct kv_error ignored; /* the list of pauses says it */
+    int32_t n = MOST, total;
+    if (!p || kv_store_open_pauses(app->store, p, &n, &total, &ignored)) n = 0;
+    for (int32_t i = 0; i < n; i++) {
+        bool known = session && strcmp(session, p[i].session);
+        size_t k;
+        json_t *v;
+        json_array_foreach(list, k, v)
+            known |= !strcmp(json_string_value(json_object_get(v, "session")), p[i].session) && !strcmp(json_string_value(json_object_get(v, "tenant")), p[i].tenant);
+        if (known) continue;
+        json_t *o = json_pack("{s:s, s:s, s:n, s:i, s:i, s:o}", "session", p[i].session, "tenant", p[i].tenant, "arm", "requests", 0, "tokens", 0, "last_at", kv_time_json(p[i].paused_us));
+        add_kept(o, &none);
+        json_array_append_new(list, o);
+    }
+    free(p);
+}
+
 /* One row a (tenant, session): what was seen of its requests, and what the engine keeps of it. */
 static json_t *rows_of(struct kv_app *app, const char *session)
 {
@@ -54,6 +77,7 @@ static json_t *rows_of(struct kv_app *app, const char *session)
         json_array_append_new(list, o);
     }
     if (list) add_unseen(list, session, seen, n_seen, kept, n_kept);
+    if (list) add_paused(app, list, session);
     free(seen);
     free(kept);
     return list;
@@ -127,8 +151,14 @@ KV_HANDLER(kv_api_sessions_verb)
     enum kv_status st = one_row(r, &row, err);
     if (st) return st;
     const char *tenant = json_string_value(json_object_get(row, "tenant"));
-    if (verbs[v].what == KV_SESSION_DROP) st = kv_interruptions_drop(app, tenant, r->part[0], err);
-    if (!st) st = kv_engine_session(app->engine, verbs[v].what, tenant, r->part[0], &info, err);
+    bool paused = false;
+    st = kv_engine_session(app->engine, verbs[v].what, tenant, r->part[0], &info, err);
+    if (verbs[v].what == KV_SESSION_DROP && (!st || st == KV_NOT_FOUND)) {
+        struct kv_error pause;
+        enum kv_status dropped = kv_interruptions_drop(app, tenant, r->part[0], &paused, &pause);
+        if (dropped) st = dropped, *err = pause;
+        else if (paused) st = KV_OK; /* its rows may have been in memory only */
+    }
     if (st) return json_decref(row), st;
     if (verbs[v].what == KV_SESSION_DROP) {
         json_object_set_new(row, "dropped_bytes", json_integer((json_int_t)info.bytes));

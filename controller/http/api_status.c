@@ -203,6 +203,6 @@ json_t *kv_api_pipelines_json(const struct kv_app *app)
 
 void kv_api_post_status(struct kv_app *app)
 {
-    kv_flights_keep(kv_store_dir(app->store), app->engine, NULL); /* what cannot be written is missing where its receipt is shown */
     if (app->ready && kv_events_readers(app->events)) kv_events_post(app->events, "status", kv_api_status_json(app));
+    kv_flights_keep(kv_store_dir(app->store), app->engine, NULL); /* what cannot be written is missing where its receipt is shown */
 }

@@ -294,11 +294,15 @@ static enum kv_status run_reopen(struct kv_store *s, void *arg, struct kv_error 
     if (!q) return kv_store_sql_error(s->db, "pauses", err);
     for (*n = 0; st == KV_OK && sqlite3_step(q) == SQLITE_ROW; (*n)++)
         st = receipt(s, KV_RECEIPT_RESUME, (const char *)sqlite3_column_text(q, 0), (const char *)sqlite3_column_text(q, 1), (uint64_t)sqlite3_column_int64(q, 2) + 1,
-                     "the process ended before the continuation did; paused again", &id, err);
+                     "the last process was not known to have ended the continuation; paused again", &id, err);
     sqlite3_finalize(q);
-    static const char *const moves[] = {"UPDATE pauses SET state = 'PAUSED' WHERE " UNFINISHED " AND " LAST_OF_ITS_SESSION,
+    static const char *const moves[] = {"UPDATE pauses SET state = 'PAUSED', paused_us = ?1 WHERE " UNFINISHED " AND " LAST_OF_ITS_SESSION,
                                         "UPDATE pauses SET tokens = x'', result_tokens = zeroblob(length(result_tokens)) WHERE state = 'RESUMED' AND length(tokens) > 0"};
-    for (int i = 0; i < 2 && st == KV_OK; i++) st = (q = kv_store_prepare(s, moves[i])) ? kv_store_done(s, q, err) : kv_store_sql_error(s->db, "pauses", err);
+    for (int i = 0; i < 2 && st == KV_OK; i++) {
+        if (!(q = kv_store_prepare(s, moves[i]))) return kv_store_sql_error(s->db, "pauses", err);
+        if (i == 0) sqlite3_bind_int64(q, 1, kv_store_now_us(CLOCK_REALTIME)); /* whoever comes for it has the whole time again */
+        st = kv_store_done(s, q, err);
+    }
     return st;
 }
 
@@ -365,18 +369,21 @@ enum kv_status kv_store_expire_pauses(struct kv_store *s, int64_t before_us, int
 
 static enum kv_status run_drop(struct kv_store *s, void *arg, struct kv_error *err)
 {
-    const struct resume *x = arg;
+    struct resume *x = arg;
     struct kv_stored_pause p;
     enum kv_status st = last(s, x->tenant, x->session, &p, err);
     kv_stored_pause_free(&p);
-    if (st == KV_OK && p.expired) st = KV_NOT_PAUSED;
-    if (st == KV_OK) st = expire_one(s, x->tenant, x->session, p.epoch, "dropped with its session", err);
+    if (st == KV_OK && (p.expired || (p.resumed && !p.n_tokens))) st = KV_NOT_PAUSED; /* it was answered to its end */
+    if (st == KV_OK) st = expire_one(s, x->tenant, x->session, x->epoch = p.epoch, "dropped with its session", err);
     return st == KV_NOT_PAUSED ? KV_OK : st;
 }
 
-enum kv_status kv_store_drop_pause(struct kv_store *s, const char *tenant, const char *session, struct kv_error *err)
+enum kv_status kv_store_drop_pause(struct kv_store *s, const char *tenant, const char *session, bool *was, struct kv_error *err)
 {
-    return kv_store_run(s, run_drop, &(struct resume){.tenant = tenant, .session = session}, err);
+    struct resume x = {.tenant = tenant, .session = session};
+    enum kv_status st = kv_store_run(s, run_drop, &x, err);
+    *was = x.epoch > 0;
+    return st;
 }
 
 enum kv_status kv_store_open_pauses(struct kv_store *s, struct kv_pause_row *out, int32_t *n, int32_t *total, struct kv_error *err)

@@ -37,8 +37,8 @@ enum kv_status kv_store_unresume(struct kv_store *s, const char *tenant, const c
 enum kv_status kv_store_forget_resumed(struct kv_store *s, const char *tenant, const char *session, uint64_t epoch, struct kv_error *err);
 /* At a start, before anybody resumes: what was resumed and whose continuation did not live to its end is paused again, each with its receipt; *n: how many. */
 enum kv_status kv_store_reopen_resumed(struct kv_store *s, int32_t *n, struct kv_error *err);
-/* The session's last pause is given up and its tokens emptied, with a receipt; OK when there is none. */
-enum kv_status kv_store_drop_pause(struct kv_store *s, const char *tenant, const char *session, struct kv_error *err);
+/* The session's last pause, if its continuation has not ended, is given up and its tokens emptied, with a receipt. *was: there was one. */
+enum kv_status kv_store_drop_pause(struct kv_store *s, const char *tenant, const char *session, bool *was, struct kv_error *err);
 
 /* Gives up the open pauses from before `before_us` and empties their tokens, each with its receipt, some at a time; *n: how many. */
 enum kv_status kv_store_expire_pauses(struct kv_store *s, int64_t before_us, int32_t *n, struct kv_error *err);

@@ -156,6 +156,12 @@ class Dropped(Pauses, unittest.TestCase):
                 status, e = d.post(f"/v1/sessions/gone/{verb}", body)
                 self.assertEqual((status, e["error"]["code"]), (410, "PAUSE_EXPIRED"), verb)
         self.assertIn("epoch 1: dropped with its session", [r["detail"] for r in d.get("/api/v1/receipts?session=gone")[1]["receipts"]])
+        self.run_and_pause(d, "unseen")
+        d.kill()
+        d = Daemon(state=state)  # which knows it by its pause only
+        self.assertEqual([s["session"] for s in d.get("/api/v1/sessions")[1]["sessions"]], ["unseen"])
+        self.assertEqual(d.post("/api/v1/sessions/unseen/drop", {})[0], 200)
+        self.assertEqual(d.get("/api/v1/sessions")[1]["sessions"], [])
         self.assertEqual(d.stop(), 0)
 
 

@@ -203,6 +203,7 @@ START_TEST(what_nobody_can_ask_for_again_is_on_no_disk)
     enum { LONG = 3000 };
     static const int32_t secret[] = {0x5ec2e71, 0x1e7e5ec, 0x2e75ec1, 0x71e7ec5};
     int32_t tokens[LONG] = {0}, n = 0;
+    bool was = false;
     struct kv_store *s = open_store();
     enum kv_result_answer a;
     struct kv_error err = {0};
@@ -213,7 +214,7 @@ START_TEST(what_nobody_can_ask_for_again_is_on_no_disk)
     for (int i = 0; i < 4; i++) ck_assert_int_eq(kv_store_move_result(s, "acme", "s", &k, steps[i], secret, 4, &a, &err), KV_OK);
     ck_assert(on_disk(secret, sizeof secret));
     if (_i == 2) ck_assert_int_eq(kv_store_expire_pauses(s, 6, &n, &err), KV_OK);
-    else if (_i == 3) ck_assert_int_eq(kv_store_drop_pause(s, "acme", "s", &err), KV_OK);
+    else if (_i == 3) ck_assert_int_eq(kv_store_drop_pause(s, "acme", "s", &was, &err), KV_OK);
     else ck_assert_int_eq(kv_store_resume(s, "acme", "s", 1, &err), KV_OK);
     if (_i == 0) ck_assert_msg(kv_store_forget_resumed(s, "acme", "s", 1, &err) == KV_OK, "%s", err.message);
     if (_i == 1) ck_assert_int_eq(kv_store_forget_resumed(s, "acme", "another", 1, &err), KV_OK);
@@ -230,6 +231,9 @@ START_TEST(what_nobody_can_ask_for_again_is_on_no_disk)
         ck_assert_int_eq(kv_store_forget_resumed(s, "acme", "s", 1, &err), KV_OK);
     }
     ck_assert_int_eq(kv_store_last_pause(s, "acme", "s", &p, NULL), KV_OK);
+    ck_assert_int_eq(was, _i == 3);
+    ck_assert_int_eq(kv_store_drop_pause(s, "acme", "s", &was, &err), KV_OK);
+    ck_assert(!was); /* nothing of it is left */
     ck_assert(p.resumed && p.n_tokens == 0 && p.n_result_tokens == 4); /* the same result, late, gets the same answer */
     ck_assert_int_eq(memcmp(p.result.digest, k.digest, 32), 0); /* that it was applied, and what, stays */
     kv_stored_pause_free(&p);
