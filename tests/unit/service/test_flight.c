@@ -262,6 +262,36 @@ START_TEST(an_estimate_that_is_no_number_accepts_nothing)
 }
 END_TEST
 
+static void omit_once(void *ctx, int32_t position, int32_t layer, int operation, float *x, int32_t n)
+{
+    (void)ctx, (void)layer, (void)x, (void)n;
+    if (position == HURT && operation == KV_OP_value && !visits++) atomic_fetch_or(&hurt_engine->live[0]->verdict, KV_STEP_OMITTED);
+}
+
+/* _i 0: on the baseline. 1: with a candidate, which it loses. Whatever left a row out of an exact request's step, its tokens are those of the baseline. */
+START_TEST(an_exact_request_publishes_no_step_that_left_rows_out)
+{
+    struct run *r = calloc(2, sizeof *r);
+    hurt_engine = serving("quest", NULL);
+    visits = 0;
+    for (int k = 0; k < 2; k++) run_init(&r[k], 13, PROMPT, STEPS);
+    run_all(hurt_engine, &r[0]);
+    r[1].request.trace = omit_once;
+    if (_i) assign(hurt_engine, &r[1], KV_APPROXIMATE), r[1].request.contract = KV_EXACT;
+    run_all(hurt_engine, &r[1]);
+    struct kv_engine_stats st = ended(hurt_engine);
+    ck_assert_int_gt(visits, 1);
+    ck_assert_uint_eq(st.exact_mismatches, 1);
+    same_runs(&r[0], &r[1]);
+    for (int32_t i = 0; i < r[1].n; i++) ck_assert_int_eq(r[1].published[i], KV_EXACT);
+    int told = 0;
+    for (int i = 0; i < sink.n; i++) told += sink.receipt[i].kind == KV_RECEIPT_FAILURE && sink.receipt[i].reason == KV_CONTRACT_FORBIDS;
+    ck_assert_int_eq(told, 1);
+    kv_engine_destroy(hurt_engine);
+    free(r);
+}
+END_TEST
+
 /* ---------------------------------------------------------------- the ring by itself */
 
 START_TEST(the_ring_keeps_the_newest)
@@ -306,6 +336,7 @@ Suite *suite_flight(void)
     tcase_add_loop_test(t, what_is_not_a_number_is_computed_again, 0, methods);
     tcase_add_loop_test(t, a_damaged_row_publishes_nothing, 0, 2 * methods);
     tcase_add_test(t, an_estimate_that_is_no_number_accepts_nothing);
+    tcase_add_loop_test(t, an_exact_request_publishes_no_step_that_left_rows_out, 0, 2);
     tcase_add_test(t, the_ring_keeps_the_newest);
     suite_add_tcase(s, t);
     return s;
