@@ -40,7 +40,6 @@ struct kv_disk_config {
     uint64_t reserve_bytes;  /* stays free on the file system */
     uint64_t segment_bytes;  /* 0: 64 MiB, more where the cap would need too many files */
     uint8_t key[32];         /* master key */
-    struct kv_pace *pace;    /* of what it seals, while others compute; NULL: none */
     const struct kv_disk_io *io; /* NULL: the system's */
     /* Called at open for every extent whose header is whole, oldest first. Whoever has no use for one releases it after open. May be NULL. */
     void (*found)(void *ctx, const struct kv_chunk_identity *id, struct kv_block b, uint64_t bytes);

@@ -172,7 +172,6 @@ enum kv_status kv_disk_open(const struct kv_disk_config *c, struct kv_tier *out,
     d->segment_bytes = segment;
     d->io = c->io ? c->io : &kv_disk_io_system;
     d->lock_fd = -1;
-    d->pace = c->pace;
     memcpy(d->key, c->key, sizeof d->key);
     pthread_mutex_init(&d->counters, NULL);
     out->ctx = d;

@@ -121,7 +121,6 @@ static void seal_next(struct write_round *g)
 {
     uint64_t n = g->sealed / g->span, from = g->sealed % g->span, to = g->span - from < 2 * PIECE ? g->span : from + PIECE;
     uint8_t *out = g->pages + n * g->span;
-    kv_pace_pass(g->d->pace);
     enum kv_status s = g->span <= PIECE ? seal_whole(g, n, out) : seal_piece(g, n, from, to, out);
     g->sealed += to - from;
     if (g->status == KV_OK) g->status = s;

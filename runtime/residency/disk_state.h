@@ -4,7 +4,6 @@
 
 #include "runtime/residency/disk.h"
 #include "runtime/residency/extent.h"
-#include "runtime/residency/pace.h"
 
 #include <pthread.h>
 #include <sys/uio.h>
@@ -84,7 +83,6 @@ struct disk {
     struct kv_disk_stats stats;
     struct scratch scratch[SCRATCH];
     aio_context_t queue[QUEUES]; /* idle */
-    struct kv_pace *pace;
     struct spare spare;
 };
 

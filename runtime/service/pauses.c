@@ -187,7 +187,6 @@ static void start_waiting(struct kv_engine *e)
 void kv_pauses_begin(struct kv_engine *e)
 {
     struct kv_pauses *ps = e->pauses;
-    ps->spent_ns = 0;
     pthread_mutex_lock(&e->lock);
     struct kv_pause_want *wants = ps->wants;
     ps->wants = NULL;

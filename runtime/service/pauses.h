@@ -38,7 +38,6 @@ uint64_t kv_pauses_held_bytes(const struct kv_engine *e, const struct kv_sequenc
 /* Somebody waits for room: the pause that holds most waste moves out or goes. */
 void kv_pauses_make_room(struct kv_engine *e);
 double kv_pauses_copy_rate(const struct kv_engine *e); /* bytes a second that leave the arena or come back, measured */
-int64_t kv_pauses_left_ns(const struct kv_engine *e); /* of the time in this iteration in which rows may move, after those that moved beside the arena; < 0: unbounded */
 uint64_t kv_pauses_cap_bytes(const struct kv_engine *e); /* of rows that may move in an iteration, both ways together */
 void kv_pauses_spoil(struct kv_engine *e, uint64_t request); /* for tests and the failure lab: one bit of rows that are out */
 

@@ -36,7 +36,6 @@ struct kv_pauses {
     struct kv_arena *swap; /* rows that moved out; its pages stay, so that no movement waits for fresh ones or for their return */
     double bytes_per_s; /* measured, of a copy */
     uint64_t cap_bytes, moved_bytes; /* of this iteration: what may move, and what did */
-    int64_t spent_ns;                /* of this iteration, on that */
     int64_t moved_ns;                /* when something moved last, or nothing had to */
     int64_t revised_us;
     uint64_t tried_at; /* kv_credits_returns when rows that wait for credits were tried last */

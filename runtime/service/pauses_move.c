@@ -266,12 +266,6 @@ uint64_t kv_pauses_cap_bytes(const struct kv_engine *e)
     return e->pauses ? bytes_in(e, share_us(e)) : 0;
 }
 
-int64_t kv_pauses_left_ns(const struct kv_engine *e)
-{
-    int64_t share_ns = (int64_t)(share_us(e) * 1e3);
-    return share_ns <= 0 ? -1 : e->pauses->spent_ns < share_ns ? share_ns - e->pauses->spent_ns : 0;
-}
-
 /* Others run, and would wait for the huge page of the next slab: there is a thread that makes it. What it has no time for is written all the same, after a while. */
 static bool next_waits(const struct kv_engine *e, const struct kv_paused *p, int64_t now_ns)
 {
@@ -317,7 +311,6 @@ void kv_paused_move_some(struct kv_engine *e)
             if (ps->n < before) i--;
         }
 measured:
-    ps->spent_ns = spent_ns;
     if (ps->moved_bytes || !moves) ps->moved_ns = began_ns;
     if (ps->moved_bytes) ps->bytes_per_s = 0.8 * ps->bytes_per_s + 0.2 * (double)ps->moved_bytes * 1e9 / (double)(spent_ns > 0 ? spent_ns : 1);
 }
