@@ -143,7 +143,7 @@ static int send_file(const struct kv_cli *cli, const char *verb, const struct op
 }
 
 /* A fallback policy is its table: the cells in which two versions differ. */
-static int diff_cells(const char *a, size_t na, const char *b, size_t nb)
+static int diff_cells(const char *a, size_t na, const char *b, size_t nb, double limit)
 {
     struct kv_script *p = NULL, *q = NULL;
     struct kv_fallback_table ta, tb;
@@ -151,8 +151,8 @@ static int diff_cells(const char *a, size_t na, const char *b, size_t nb)
     int changed = 0;
     enum kv_status st = kv_policy_load(KV_POLICY_FALLBACK, a, na, &p, &err);
     if (!st) st = kv_policy_load(KV_POLICY_FALLBACK, b, nb, &q, &err);
-    if (!st) st = kv_policy_fallback_table(p, 0.05, &ta, &err);
-    if (!st) st = kv_policy_fallback_table(q, 0.05, &tb, &err);
+    if (!st) st = kv_policy_fallback_table(p, limit, &ta, &err);
+    if (!st) st = kv_policy_fallback_table(q, limit, &tb, &err);
     for (unsigned i = 0; !st && i < KV_FALLBACK_CELLS; i++) {
         struct kv_fallback_state s;
         if (ta.action[i] == tb.action[i]) continue;
@@ -172,12 +172,14 @@ static int diff_cells(const char *a, size_t na, const char *b, size_t nb)
 
 static int diff(const struct kv_cli *cli, const struct options *o)
 {
-    json_t *a = NULL, *b = NULL;
+    json_t *a = NULL, *b = NULL, *serving = NULL;
     int status = get(cli, o->kind, o->other ? o->what : NULL, &a);
     if (status == KV_EXIT_DONE) status = get(cli, o->kind, o->other ? o->other : o->what, &b);
-    if (status == KV_EXIT_DONE && !strcmp(o->kind, "fallback")) {
+    bool cells = !strcmp(o->kind, "fallback");
+    if (status == KV_EXIT_DONE && cells) status = get(cli, o->kind, NULL, &serving);
+    if (status == KV_EXIT_DONE && cells) {
         const json_t *x = json_object_get(a, "source"), *y = json_object_get(b, "source");
-        status = diff_cells(json_string_value(x), json_string_length(x), json_string_value(y), json_string_length(y));
+        status = diff_cells(json_string_value(x), json_string_length(x), json_string_value(y), json_string_length(y), json_number_value(json_object_get(serving, "max_omitted_mass")));
     } else if (status == KV_EXIT_DONE) {
         printf("--- %.12s %s\n+++ %.12s %s\n", member(a, "version"), member(a, "name"), member(b, "version"), member(b, "name"));
         int added = 0, gone = 0;
@@ -189,6 +191,7 @@ static int diff(const struct kv_cli *cli, const struct options *o)
     }
     json_decref(a);
     json_decref(b);
+    json_decref(serving);
     return status;
 }
 

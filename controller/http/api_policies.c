@@ -47,6 +47,7 @@ static enum kv_status reply_policy(struct kv_http_request *r, enum kv_policy_kin
     if (st) return kv_fail(err, st, "policy", "the source of the %s policy cannot be had", kv_policy_kind_name(kind));
     json_t *o = policy_json(&v[kind]);
     if (with_source) json_object_set_new(o, "source", kv_text_json(source, n));
+    if (kind == KV_POLICY_FALLBACK) json_object_set_new(o, "max_omitted_mass", json_real(kv_control_mass_limit(control)));
     free(source);
     return kv_http_reply_json(r, 200, o, err);
 }
@@ -59,11 +60,13 @@ KV_HANDLER(kv_api_policy)
 }
 
 /* As activation would judge it. */
-static enum kv_status check(enum kv_policy_kind kind, const char *source, size_t n, json_t **out, struct kv_error *err)
+static enum kv_status check(struct kv_control *control, enum kv_policy_kind kind, const char *source, size_t n, json_t **out, struct kv_error *err)
 {
     struct kv_script *p = NULL;
     enum kv_status st = kv_policy_load(kind, source, n, &p, err);
+    struct kv_fallback_table t;
     if (!st) st = kv_policy_check(p, err);
+    if (!st && kind == KV_POLICY_FALLBACK) st = kv_policy_fallback_table(p, kv_control_mass_limit(control), &t, err);
     if (!st) *out = json_pack("{s:b, s:s, s:s}", "ok", 1, "name", kv_policy_name(p), "version", kv_policy_version(p));
     kv_policy_free(p);
     return st;
@@ -77,7 +80,7 @@ KV_HANDLER(kv_api_policy_check)
     json_t *o = NULL;
     enum kv_status st = kind_named(json_string_value(json_object_get(r->json, "kind")), &kind, err);
     if (!st) st = source_of(r, &source, &n, err);
-    if (!st) st = check(kind, source, n, &o, err);
+    if (!st) st = check(((struct kv_app *)r->app)->control, kind, source, n, &o, err);
     return st ? st : kv_http_reply_json(r, 200, o, err);
 }
 

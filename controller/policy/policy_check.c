@@ -56,7 +56,7 @@ enum kv_status kv_policy_check(struct kv_script *p, struct kv_error *err)
     case KV_POLICY_ADMISSION:
         return check_admission(p, err);
     case KV_POLICY_FALLBACK:
-        return kv_policy_fallback_table(p, 0.05, &t, err);
+        return kv_policy_fallback_table(p, KV_DEFAULT_MAX_OMITTED_MASS, &t, err);
     default:
         return check_release(p, err);
     }

@@ -59,6 +59,7 @@ void kv_admission_baseline(const struct kv_admission_request *r, const struct kv
 enum kv_status kv_policy_admission(struct kv_script *p, const struct kv_admission_request *r, const struct kv_admission_credits *c,
                                    struct kv_admission_answer *out, struct kv_error *err);
 
+#define KV_DEFAULT_MAX_OMITTED_MASS 0.05 /* where no rollout says another limit */
 /* --- fallback(state, gate): evaluated over all cells at activation. An illegal or missing action fails the whole policy. */
 enum kv_status kv_policy_fallback_table(struct kv_script *p, double max_omitted_mass, struct kv_fallback_table *out, struct kv_error *err);
 void kv_fallback_table_baseline(struct kv_fallback_table *out);
@@ -80,7 +81,8 @@ struct kv_release_answer {
 /* A fault or an illegal proposal (ADVANCE without every judged gate passing) is HOLD and a status other than OK. */
 enum kv_status kv_policy_release(struct kv_script *p, const struct kv_release_question *q, struct kv_release_answer *out, struct kv_error *err);
 
-/* Asks the policy a spread of questions, so that errors show before it is activated: any fault, and for a fallback policy any illegal cell. */
+/* Asks the policy a spread of questions, so that errors show before it is activated: any fault, and for a fallback policy any illegal cell
+ * at the default limit. */
 enum kv_status kv_policy_check(struct kv_script *p, struct kv_error *err);
 /* Runs a policy's test file: one table of functions, each given the policy's table; prints nothing. *passed and *failed count them, the
  * first failure is in err. */

@@ -156,6 +156,8 @@ struct kv_policy_view {
     int64_t activated_us;
     uint64_t faults;
 };
+/* The estimated omitted mass that a step may have: the live rollout's threshold, which fallback tables are compiled with. */
+double kv_control_mass_limit(struct kv_control *c);
 void kv_control_policies(struct kv_control *c, struct kv_policy_view out[KV_POLICY_KINDS]);
 /* *source: malloc'd copy. */
 enum kv_status kv_control_policy_source(struct kv_control *c, enum kv_policy_kind kind, char **source, size_t *n);

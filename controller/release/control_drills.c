@@ -72,7 +72,7 @@ static enum kv_status run(struct kv_control *c, const struct kv_rollout *r, enum
     size_t n;
     enum kv_status st = kv_control_policy_source(c, KV_POLICY_FALLBACK, &fallback, &n);
     if (st != KV_OK) return kv_fail(err, st, "drill", "memory could not be had");
-    struct kv_drill_case its = {c->config.model_path, &r->manifest, fallback, kv_store_dir(c->store)};
+    struct kv_drill_case its = {c->config.model_path, &r->manifest, fallback, kv_store_dir(c->store), kv_control_mass_limit_of(&r->manifest)};
     st = kv_drill_apart(c->config.check_program, k, &its, out, err);
     free(fallback);
     if (st != KV_OK) return st;

@@ -129,12 +129,14 @@ enum kv_status kv_control_resume(struct kv_control *c, const struct kv_intent_re
 enum kv_status kv_control_load_policies(struct kv_control *c, struct kv_error *err);
 /* Puts a loaded policy in its place. work, or nobody else knows c yet. */
 void kv_control_put_in_place(struct kv_control *c, struct kv_script *p, int64_t activated_us);
-enum kv_status kv_control_load_checked(enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err);
+/* Checked at the default limit and at the one that serves now. */
+enum kv_status kv_control_load_checked(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err);
 const struct kv_embedded *kv_control_shipped(enum kv_policy_kind kind);
 bool kv_control_two_users(const struct kv_control *c);
 enum kv_status kv_control_configured_policies(struct kv_control *c, struct kv_error *err); /* at creation: lead what the configuration names through its life */
 void kv_control_tend_policies(struct kv_control *c); /* work: a version that keeps failing gives way to the one before it */
 void kv_control_ask_release(struct kv_control *c);  /* work */
+double kv_control_mass_limit_of(const struct kv_manifest *m); /* NULL: the default */
 void kv_control_set_gate(struct kv_control *c);     /* work: fallback table and threshold to the engine */
 
 void kv_control_measure(struct kv_control *c);      /* evidence: drain samples into gates and metrics */

@@ -56,7 +56,7 @@ enum kv_status kv_control_policy_check(struct kv_control *c, enum kv_policy_kind
     enum kv_status st = find(c, kind, version, &t, err);
     if (st != KV_OK) return st;
     if (c->config.check_program) st = kv_policy_check_apart(c->config.check_program, kind, t.source, t.n, err);
-    else st = kv_control_load_checked(kind, t.source, t.n, &p, err);
+    if (st == KV_OK && (!c->config.check_program || kind == KV_POLICY_FALLBACK)) st = kv_control_load_checked(c, kind, t.source, t.n, &p, err);
     if (st == KV_OK && (t.v.state == KV_POLICY_DRAFT || t.v.state == KV_POLICY_CHECKED))
         st = move(c, kind, t.v.version, KV_POLICY_CHECKED, actor, c->config.check_program ? "checked in a process of its own" : "checked", err);
     kv_policy_free(p);
@@ -96,8 +96,9 @@ static enum kv_status replay_fallback(struct kv_control *c, struct kv_script *p,
     struct kv_fallback_table now;
     kv_control_begin(c);
     struct kv_fallback_table was = c->fallback;
+    double limit = kv_control_mass_limit(c);
     kv_control_end(c);
-    enum kv_status st = kv_policy_fallback_table(p, 0.05, &now, err);
+    enum kv_status st = kv_policy_fallback_table(p, limit, &now, err);
     if (st == KV_OK) kv_replay_fallback(&was, &now, out);
     return st;
 }
@@ -191,7 +192,7 @@ enum kv_status kv_control_policy_switch(struct kv_control *c, enum kv_policy_kin
     if (st == KV_OK) st = find(c, kind, version, &t, err);
     if (st == KV_OK && t.v.state == KV_POLICY_ACTIVE) st = kv_fail(err, KV_CONFLICT, "version", "%.12s is active already", t.v.version);
     if (st == KV_OK && revert && !t.v.was_active) st = kv_fail(err, KV_CONFLICT, "version", "%.12s was never active; approve and activate it", t.v.version);
-    if (st == KV_OK) st = kv_control_load_checked(kind, t.source, t.n, &p, err);
+    if (st == KV_OK) st = kv_control_load_checked(c, kind, t.source, t.n, &p, err);
     if (st == KV_OK) st = kv_store_move_policy(c->store, kind, t.v.version, KV_POLICY_STAGED, actor, revert ? "to go back to" : "loaded", kv_control_realtime(c), err);
     if (st == KV_OK) {
         st = put_active(c, p, actor, err);
@@ -261,10 +262,10 @@ static struct kv_script *successor(struct kv_control *c, enum kv_policy_kind kin
     char version[65];
     struct text t = {0};
     struct kv_script *p = NULL;
-    if (previous(c, kind, version, NULL) == KV_OK && find(c, kind, version, &t, NULL) == KV_OK) kv_control_load_checked(kind, t.source, t.n, &p, NULL);
+    if (previous(c, kind, version, NULL) == KV_OK && find(c, kind, version, &t, NULL) == KV_OK) kv_control_load_checked(c, kind, t.source, t.n, &p, NULL);
     free(t.source);
     const struct kv_embedded *ours = p ? NULL : kv_control_shipped(kind);
-    if (ours) kv_control_load_checked(kind, ours->data, ours->size, &p, NULL);
+    if (ours) kv_control_load_checked(c, kind, ours->data, ours->size, &p, NULL);
     if (p && !strcmp(kv_policy_version(p), kv_policy_version(c->script[kind]))) kv_policy_free(p), p = NULL;
     return p;
 }

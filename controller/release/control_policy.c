@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double default_max_omitted_mass = 0.05;
-
 const struct kv_embedded *kv_control_shipped(enum kv_policy_kind kind)
 {
     char name[64];
@@ -18,11 +16,39 @@ const struct kv_embedded *kv_control_shipped(enum kv_policy_kind kind)
     return NULL;
 }
 
-enum kv_status kv_control_load_checked(enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err)
+double kv_control_mass_limit_of(const struct kv_manifest *m)
+{
+    double limit = KV_DEFAULT_MAX_OMITTED_MASS;
+    for (int32_t i = 0; m && i < m->n_gates; i++)
+        if (!strcmp(m->gates[i].metric, "omitted_mass")) limit = m->gates[i].threshold;
+    return limit;
+}
+
+double kv_control_mass_limit(struct kv_control *c)
+{
+    pthread_mutex_lock(&c->state);
+    double limit = kv_control_mass_limit_of(c->live ? &c->live->r.manifest : NULL);
+    pthread_mutex_unlock(&c->state);
+    return limit;
+}
+
+/* Also at the limit that serves now: a table that is legal at the default only would give way to the baseline's at once. */
+static enum kv_status check_here(struct kv_control *c, struct kv_script *p, struct kv_error *err)
+{
+    struct kv_fallback_table t;
+    double limit = kv_control_mass_limit(c);
+    enum kv_status st = kv_policy_check(p, err);
+    if (st != KV_OK || kv_policy_kind(p) != KV_POLICY_FALLBACK || limit == KV_DEFAULT_MAX_OMITTED_MASS) return st;
+    st = kv_policy_fallback_table(p, limit, &t, err);
+    if (st != KV_OK) kv_hint(err, "so it is at an omitted mass of %g, the live rollout's limit; at the default of %g it is not", limit, KV_DEFAULT_MAX_OMITTED_MASS);
+    return st;
+}
+
+enum kv_status kv_control_load_checked(struct kv_control *c, enum kv_policy_kind kind, const char *source, size_t n, struct kv_script **out, struct kv_error *err)
 {
     enum kv_status st = kv_policy_load(kind, source, n, out, err);
     if (st != KV_OK) return st;
-    st = kv_policy_check(*out, err);
+    st = check_here(c, *out, err);
     if (st == KV_OK) return KV_OK;
     kv_policy_free(*out);
     *out = NULL;
@@ -57,9 +83,9 @@ static enum kv_status load_kind(struct kv_control *c, enum kv_policy_kind k, str
     enum kv_status st = kv_store_load_policy(c->store, k, &stored, &n, &activated, err);
     if (st != KV_OK && st != KV_NOT_FOUND) return st;
     const struct kv_embedded *ours = kv_control_shipped(k);
-    st = stored ? kv_control_load_checked(k, stored, n, &p, err) : KV_NOT_FOUND;
+    st = stored ? kv_control_load_checked(c, k, stored, n, &p, err) : KV_NOT_FOUND;
     if (stored && st != KV_OK) kv_control_note(c, KV_EVENT_LOG, 0, "the stored %s policy is refused (%s); the shipped one is used", kv_policy_kind_name(k), err ? err->message : "");
-    if (st != KV_OK) st = ours ? kv_control_load_checked(k, ours->data, ours->size, &p, err) : kv_fail(err, KV_NOT_FOUND, kv_policy_kind_name(k), "no %s policy is built in", kv_policy_kind_name(k));
+    if (st != KV_OK) st = ours ? kv_control_load_checked(c, k, ours->data, ours->size, &p, err) : kv_fail(err, KV_NOT_FOUND, kv_policy_kind_name(k), "no %s policy is built in", kv_policy_kind_name(k));
     size_t m = 0;
     const char *text = p ? kv_policy_source(p, &m) : "";
     bool same = stored && n == m && !memcmp(stored, text, n);
@@ -99,12 +125,7 @@ static void count_fault(struct kv_control *c, enum kv_policy_kind k)
 
 void kv_control_set_gate(struct kv_control *c)
 {
-    double limit = default_max_omitted_mass;
-    pthread_mutex_lock(&c->state);
-    const struct kv_manifest *m = c->live ? &c->live->r.manifest : NULL;
-    for (int32_t i = 0; m && i < m->n_gates; i++)
-        if (!strcmp(m->gates[i].metric, "omitted_mass")) limit = m->gates[i].threshold;
-    pthread_mutex_unlock(&c->state);
+    double limit = kv_control_mass_limit(c);
     struct kv_error err;
     enum kv_status st = kv_policy_fallback_table(c->script[KV_POLICY_FALLBACK], limit, &c->fallback, &err);
     if (st != KV_OK) { /* it passed at activation with another limit; the baseline's table is in place now */

@@ -26,6 +26,7 @@ struct kv_drill_case {
     const struct kv_manifest *manifest;
     const char *fallback;        /* source of the active fallback policy */
     const char *state;           /* where the drill's own folder is made, and removed afterwards */
+    double max_omitted_mass;     /* the manifest's limit, which its table is compiled with */
 };
 struct kv_drill_result {
     enum kv_drill drill;

@@ -82,7 +82,7 @@ static char *case_text(const struct kv_drill_case *c, const char *dir)
     const struct kv_manifest *m = c->manifest;
     json_t *params = json_object();
     for (int32_t i = 0; i < m->pipeline->n_params; i++) json_object_set_new(params, m->pipeline->params[i].name, json_real(m->params.value[i]));
-    json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:s}", "dir", dir, "model", c->model, "pipeline", m->pipeline->name, "params", params, "fallback", c->fallback ? c->fallback : "");
+    json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:s, s:f}", "dir", dir, "model", c->model, "pipeline", m->pipeline->name, "params", params, "fallback", c->fallback ? c->fallback : "", "max_omitted_mass", c->max_omitted_mass);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     return text;
@@ -177,7 +177,7 @@ static enum kv_status read_case(struct drill *d, struct kv_error *err)
     struct kv_error why = {0};
     kv_fallback_table_baseline(&d->table);
     if (fallback && *fallback) d->table_status = kv_policy_load(KV_POLICY_FALLBACK, fallback, strlen(fallback), &p, &why);
-    if (p) d->table_status = kv_policy_fallback_table(p, 0.05, &d->table, &why);
+    if (p) d->table_status = kv_policy_fallback_table(p, json_number_value(json_object_get(o, "max_omitted_mass")), &d->table, &why);
     snprintf(d->table_why, sizeof d->table_why, "%.150s", why.message);
     kv_policy_free(p);
     json_decref(o);

@@ -246,6 +246,59 @@ START_TEST(a_release_policy_that_only_fails_while_a_rollout_is_live_is_not_kept)
 }
 END_TEST
 
+#define CONTRACT_FALLBACK "  if not s.force_exact and not s.uncertain then return { action = 'ACCEPT_APPROXIMATE' } end\n" \
+                          "  %s\n" \
+                          "  if s.phase == 'initial' and s.uncertain and s.can_widen then return { action = 'WIDEN_SEARCH' } end\n" \
+                          "  if s.fetch_fits then return { action = 'FULL_EXACT_FETCH' } end\n" \
+                          "  if s.recompute_fits then return { action = 'RECOMPUTE_EXACT' } end\n" \
+                          "  if s.retryable then return { action = 'POSTPONE_FOR_EXACT_RETRY' } end\n" \
+                          "  if s.approximation_allowed and not s.force_exact then return { action = 'ACCEPT_DECLARED_DEGRADED' } end\n" \
+                          "  return { action = 'REJECT_NO_LEGAL_PATH' } end }\n"
+
+static void reads_the_limit(char *out, size_t cap, const char *name, const char *then)
+{
+    char line[160];
+    snprintf(line, sizeof line, "if gate.max_estimated_omitted_mass > 0.1 %s end", then);
+    int n = snprintf(out, cap, "return { api = 1, name = '%s', fallback = function(s, gate)\n", name);
+    snprintf(out + n, cap - (size_t)n, CONTRACT_FALLBACK, line);
+}
+
+/* What is checked, replayed and served is one table: the one at the live rollout's limit. */
+START_TEST(a_fallback_policy_is_judged_at_the_limit_that_serves)
+{
+    struct kv_rollout_request q = {.name = "candidate", .pipeline = "quest", .contract = KV_APPROXIMATE, .gates = {{.metric = "omitted_mass", .threshold = 0.5}}, .n_gates = 1};
+    struct kv_error err = {0};
+    struct kv_replay *r = calloc(1, sizeof *r);
+    char other[2048], illegal[2048], shipped[65], now[65];
+    uint64_t id;
+    reads_the_limit(other, sizeof other, "other", "and s.fetch_fits then return { action = 'FULL_EXACT_FETCH' }");
+    reads_the_limit(illegal, sizeof illegal, "illegal", "then return { action = 'ACCEPT_APPROXIMATE' }");
+    active(KV_POLICY_FALLBACK, shipped);
+    struct kv_policy_version v = submit(KV_POLICY_FALLBACK, other, "operator:a"), bad = submit(KV_POLICY_FALLBACK, illegal, "operator:a");
+    kv_params_default(kv_pipeline_find("quest"), &q.params);
+    ck_assert_double_eq(kv_control_mass_limit(control), 0.05);
+    ck_assert_int_eq(kv_control_policy_replay(control, KV_POLICY_FALLBACK, v.version, "operator:a", r, &err), KV_OK);
+    ck_assert_uint_eq(r->changed, 0); /* under 0.1 both say the same */
+    lead_to_active(KV_POLICY_FALLBACK, bad.version, "operator:a", "operator:a"); /* legal there */
+    lead_to_active(KV_POLICY_FALLBACK, v.version, "operator:a", "operator:a");
+    ck_assert_int_eq(kv_control_policy_switch(control, KV_POLICY_FALLBACK, shipped, NULL, true, "operator:a", &err), KV_OK);
+    ck_assert_msg(kv_control_create_rollout(control, &q, "operator:a", &id, &err) == KV_OK, "%s", err.message);
+    ck_assert_double_eq(kv_control_mass_limit(control), 0.5);
+    memset(r, 0, sizeof *r);
+    ck_assert_int_eq(kv_control_policy_replay(control, KV_POLICY_FALLBACK, v.version, "operator:a", r, &err), KV_OK);
+    ck_assert_uint_eq(r->changed, 16);
+    ck_assert_msg(kv_control_policy_switch(control, KV_POLICY_FALLBACK, v.version, NULL, true, "operator:a", &err) == KV_OK, "%s", err.message);
+    memset(r, 0, sizeof *r);
+    ck_assert_int_eq(kv_control_policy_replay(control, KV_POLICY_FALLBACK, v.version, "operator:a", r, &err), KV_OK);
+    ck_assert_uint_eq(r->changed, 0); /* the active one against itself */
+    ck_assert_int_eq(kv_control_policy_check(control, KV_POLICY_FALLBACK, bad.version, "operator:a", &err), KV_POLICY_ILLEGAL);
+    ck_assert_int_eq(kv_control_policy_switch(control, KV_POLICY_FALLBACK, bad.version, NULL, true, "operator:a", &err), KV_POLICY_ILLEGAL);
+    active(KV_POLICY_FALLBACK, now);
+    ck_assert_str_eq(now, v.version);
+    free(r);
+}
+END_TEST
+
 START_TEST(traffic_needs_a_second_pair_of_eyes)
 {
     struct kv_error err = {0};
@@ -318,6 +371,7 @@ Suite *suite_life(void)
     tcase_add_test(t, a_replay_names_what_would_change);
     tcase_add_test(t, repeated_faults_bring_the_previous_version_back);
     tcase_add_test(t, a_release_policy_that_only_fails_while_a_rollout_is_live_is_not_kept);
+    tcase_add_test(t, a_fallback_policy_is_judged_at_the_limit_that_serves);
     tcase_add_test(t, traffic_needs_a_second_pair_of_eyes);
     tcase_add_test(t, tokens_are_kept_as_hashes_and_revoked);
     suite_add_tcase(s, t);
