@@ -9,6 +9,7 @@
 #include "controller/config_paths.h"
 #include "controller/embedded.h"
 #include "runtime/evaluate/budget.h"
+#include "runtime/selection/selector.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,7 @@ struct evaluation {
     struct kv_trial_setup setup[MAX_PIPELINES * 8];
     char variant[MAX_PIPELINES * 8][48];
     const char *named[MAX_PIPELINES]; /* of the source's baselines; NULL: it is none */
+    int doubts; /* of them, which one falls back by an estimate; -1: none */
     int n_setups;
     struct kv_task *tasks; /* [samples] of the suite in work */
     json_t *rows, *verdicts;
@@ -187,6 +189,7 @@ static enum kv_status choose_baselines(struct evaluation *v, struct kv_error *er
     struct kv_trial_setup *oracle = add_named(v, "retrieval, full-attention oracle", &retrieval);
     oracle->sampled = 1;
     oracle->max_omitted_mass = 1;
+    v->doubts = v->n_setups;
     struct kv_trial_setup *fallback = add_named(v, "retrieval, exact fallback", &retrieval);
     if (kv_params_get(fallback->pipeline, &fallback->params, "estimate_rows") == 0) kv_params_set(fallback->pipeline, &fallback->params, "estimate_rows", o->length / 32 > 64 ? 64 : o->length / 32, NULL);
     add_named(v, "recompute", &(struct kv_trial_setup){.n_threads = o->threads, .max_omitted_mass = 1, .cold = true});
@@ -243,6 +246,18 @@ static void show(struct evaluation *v, const struct kv_eval_row *row)
     else kv_eval_table_row(row);
 }
 
+/* A method without an online estimate never doubts: run as the fallback's row it would be the oracle's under another name. */
+static bool show_missing(struct evaluation *v, const struct kv_suite *suite, int i)
+{
+    const struct kv_eval_row row = {.suite = suite, .setup = &v->setup[i], .baseline_name = v->named[i]};
+    char why[128];
+    if (kv_selector_find(row.setup->pipeline->selector)->online_estimate) return false;
+    snprintf(why, sizeof why, "%s has no online estimate of the omitted mass, so nothing would fall back", row.setup->pipeline->name);
+    if (v->json) json_array_append_new(v->rows, kv_eval_missing_json(&row, why));
+    else kv_eval_missing_row(&row, why);
+    return true;
+}
+
 static enum kv_status run_suite(struct evaluation *v, const struct kv_suite *suite, struct kv_error *err)
 {
     const struct options *o = v->o;
@@ -261,6 +276,7 @@ static enum kv_status run_suite(struct evaluation *v, const struct kv_suite *sui
     v->scored += !insane;
     for (int i = 0; !insane && status == KV_OK && i < v->n_setups; i++) {
         struct kv_trial trial;
+        if (i == v->doubts && show_missing(v, suite, i)) continue;
         status = kv_trial_run(v->model, &v->setup[i], suite, v->tasks, o->samples, progress, v, &trial, err);
         kv_progress_line_end(&v->line);
         if (status != KV_OK) break;
@@ -313,7 +329,7 @@ int kv_cmd_eval(int argc, char **argv, const struct kv_cli *cli)
     char path[4096];
     enum kv_status s = v ? KV_OK : kv_fail(&err, KV_OUT_OF_MEMORY, "eval", "no memory");
     if (s != KV_OK) goto done;
-    *v = (struct evaluation){.o = &o, .rows = json_array(), .verdicts = json_array(), .json = cli->json, .line.unit = "samples"};
+    *v = (struct evaluation){.o = &o, .doubts = -1, .rows = json_array(), .verdicts = json_array(), .json = cli->json, .line.unit = "samples"};
     s = choose_suites(v, &err);
     if (s == KV_OK) s = o.baselines ? choose_baselines(v, &err) : choose_pipelines(v, &err);
     if (s == KV_OK && o.sweep) s = expand_sweep(v, &err);

@@ -140,3 +140,20 @@ void kv_eval_baseline_row(const struct kv_eval_row *r)
            shown(a[6], 24, "%.1f%%", 100 * f.fallback));
     fflush(stdout);
 }
+
+/* ---------------------------------------------------------------- what cannot be run */
+
+json_t *kv_eval_missing_json(const struct kv_eval_row *r, const char *why)
+{
+    json_t *o = json_pack("{s:s,s:s,s:o,s:i,s:s,s:s}", "suite", r->suite->name, "pipeline", r->setup->pipeline->name, "params", params_json(r->setup), "samples", 0, "baseline", r->baseline_name,
+                          "missing", why);
+    const char *const figures[] = {"score", "difference", "omitted_mass", "output_error", "traffic", "selector_us", "fallback_share", "widened_share", "token_us", "ttft_ms"};
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) json_object_set_new(o, figures[i], json_null());
+    return o;
+}
+
+void kv_eval_missing_row(const struct kv_eval_row *r, const char *why)
+{
+    printf("  %-34s %-11s not run: %s\n", r->baseline_name, r->setup->pipeline->name, why);
+    fflush(stdout);
+}

@@ -21,5 +21,8 @@ void kv_eval_table_head(const struct kv_suite *s, int32_t length, int32_t sample
 void kv_eval_table_row(const struct kv_eval_row *r);
 void kv_eval_baseline_head(const struct kv_suite *s, int32_t length, int32_t samples, bool emulated);
 void kv_eval_baseline_row(const struct kv_eval_row *r);
+/* A baseline that this pipeline cannot be: r has no trial, why says what it lacks. Every figure is null. */
+json_t *kv_eval_missing_json(const struct kv_eval_row *r, const char *why);
+void kv_eval_missing_row(const struct kv_eval_row *r, const char *why);
 
 #endif

@@ -87,6 +87,17 @@ class Eval(unittest.TestCase):
         self.assertGreater(rows["retrieval, full-attention oracle"]["omitted_mass"]["mean"], 0.01)
         self.assertLess(rows["retrieval, exact fallback"]["omitted_mass"]["mean"], rows["retrieval, full-attention oracle"]["omitted_mass"]["mean"])
 
+    def test_a_method_without_an_estimate_has_no_exact_fallback(self):
+        status, r, err = evaluate("--baselines", "--pipeline", "infllm", "--suite", "passkey", "--length", "320", "--samples", "2")
+        self.assertEqual(status, 0, err)
+        rows = {x["baseline"]: x for x in r["rows"]}
+        self.assertEqual(len(rows), 7)
+        row = rows["retrieval, exact fallback"]
+        self.assertIn("no online estimate", row["missing"])
+        for name in ("score", "difference", "omitted_mass", "fallback_share"):
+            self.assertIsNone(row[name], name)
+        self.assertNotIn("missing", rows["retrieval, full-attention oracle"])
+
     def test_what_makes_no_sense_is_refused_by_name(self):
         for args, status, word in ((["--suite", "haystack"], 1, "haystack"), (["--pipeline", "qest"], 1, "qest"), (["--pipeline", "em-llm"], 1, "NOT_BUILT"),
                                    (["--pipeline", "quest", "--param", "budget_rows=0"], 1, "budget_rows"), (["--pipeline", "pqcache", "--param", "subspaces=3", "--suite", "passkey", "--length", "128", "--samples", "1"], 1, "subspaces"),
