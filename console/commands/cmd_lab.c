@@ -39,6 +39,20 @@ static json_t *per_head(const struct kv_lab_case *c, const struct kv_lab_result 
     return out;
 }
 
+/* As contract 7 names the stages. */
+static json_t *stages_of(const struct kv_lab_case *c, const struct kv_lab_result *r)
+{
+    json_t *recall = json_array(), *support = json_array(), *payload = json_array(), *estimator = json_array();
+    for (int32_t h = 0; h < c->n_q_heads; h++) {
+        const struct kv_lab_stages *s = &r->stages[h];
+        json_array_append_new(recall, s->candidate_recall < 0 ? json_null() : number(s->candidate_recall));
+        json_array_append_new(support, number(s->support));
+        json_array_append_new(payload, number(s->payload));
+        json_array_append_new(estimator, number(s->estimator));
+    }
+    return json_pack("{s:{s:o}, s:o, s:o, s:o}", "index_representation", "candidate_recall", recall, "candidate_support", support, "payload_representation", payload, "reduction_estimator", estimator);
+}
+
 static json_t *support_of(const struct kv_lab_result *r, int32_t h)
 {
     json_t *out = json_array();
@@ -115,6 +129,7 @@ static json_t *result_json(const struct kv_lab_case *c, const struct kv_lab_resu
     HEAD("identity_residual", identity_residual);
     HEAD("bound", bound);
 #undef HEAD
+    json_object_set_new(out, "error_stages", stages_of(c, r));
     json_object_set_new(out, "bound_holds", holds);
     json_object_set_new(out, "estimated_omitted_mass", estimate);
     json_object_set_new(out, "ledger", ledger_of(&r->ledger));

@@ -69,7 +69,7 @@ enum kv_status kv_lab_attend(const struct kv_rows *rows, const float *q, const u
 
 void kv_lab_result_free(struct kv_lab_result *r)
 {
-    void *const owned[] = {r->support, r->output, r->dense, r->m, r->l, r->u, r->head, r->n_units, r->score, r->chosen, r->estimated_omitted_mass};
+    void *const owned[] = {r->support, r->output, r->dense, r->m, r->l, r->u, r->head, r->stages, r->n_units, r->score, r->chosen, r->estimated_omitted_mass};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     *r = (struct kv_lab_result){0};
 }
@@ -106,11 +106,12 @@ static enum kv_status allocate(const struct kv_lab_case *c, struct kv_lab_result
     r->l = calloc(h, sizeof *r->l);
     r->u = calloc(h * d, sizeof *r->u);
     r->head = calloc(h, sizeof *r->head);
+    r->stages = calloc(h, sizeof *r->stages);
     r->n_units = calloc(h, sizeof *r->n_units);
     r->score = calloc(h * units, sizeof *r->score);
     r->chosen = calloc(h * units, sizeof *r->chosen);
     r->estimated_omitted_mass = calloc(h, sizeof *r->estimated_omitted_mass);
-    return r->support && r->output && r->dense && r->m && r->l && r->u && r->head && r->n_units && r->score && r->chosen &&
+    return r->support && r->output && r->dense && r->m && r->l && r->u && r->head && r->stages && r->n_units && r->score && r->chosen &&
                    r->estimated_omitted_mass ? KV_OK : KV_OUT_OF_MEMORY;
 }
 
@@ -207,6 +208,59 @@ static enum kv_status measure(const struct kv_lab_case *c, int32_t h, const stru
     return status;
 }
 
+static double apart(const double *a, const double *b, const float *b_float, size_t d)
+{
+    double sum = 0;
+    for (size_t i = 0; i < d; i++) {
+        double e = a[i] - (b ? b[i] : (double)b_float[i]);
+        sum += e * e;
+    }
+    return sqrt(sum);
+}
+
+/* Rows that the method ranked or took; -1 unless its units are rows. */
+static double candidate_recall(const struct kv_lab_case *c, int32_t q_head, const struct kv_rows *rows, const struct kv_lab_result *r, uint64_t *mask, double *scratch, size_t need)
+{
+    int32_t k = r->head[q_head].recall_k;
+    bool all = !c->method;
+    if (k < 1 || (!all && r->n_units[q_head] != rows->n_rows)) return -1;
+    const float *score = r->score + (size_t)q_head * (size_t)r->cap_units;
+    memset(mask, 0, (size_t)r->n_blocks * sizeof *mask);
+    for (int32_t i = 0; i < rows->n_rows; i++)
+        if (all || score[i] == score[i] || kv_mask_has(r->support + (size_t)q_head * (size_t)r->n_blocks, i)) kv_mask_set(mask, i);
+    struct kv_rows one = *rows;
+    one.group = 1;
+    struct kv_shadow_unit unit = {.rows = &one, .q = c->q + (size_t)q_head * (size_t)c->d_head, .support = mask, .n_blocks = r->n_blocks, .recall_k = k};
+    struct kv_shadow_head head;
+    struct kv_sample sample = {0};
+    return kv_shadow_unit(&unit, scratch, need, &sample, &head, NULL, NULL) == KV_OK ? head.recall : -1;
+}
+
+static enum kv_status stages(const struct kv_lab_case *c, int32_t h, const struct kv_rows *rows, struct kv_lab_result *r)
+{
+    int32_t group = rows->group, first = h * group;
+    size_t d = (size_t)c->d_head, need = kv_shadow_scratch_doubles(rows->n_rows, c->d_head), values = (size_t)group * d, from = (size_t)h * (size_t)c->n_rows * d;
+    struct kv_lab_rows given = {0};
+    double *scratch = malloc((need + 3 * values) * sizeof *scratch), *dense = scratch + need, *stored = dense + values, *plain = stored + values;
+    uint64_t *mask = malloc((size_t)r->n_blocks * sizeof *mask);
+    enum kv_status status = scratch && mask ? kv_lab_rows_create(KV_F32, c->d_head, group, rows->scale, c->n_rows, c->k + from, c->v + from, &given) : KV_OUT_OF_MEMORY;
+    struct kv_shadow_unit unit = {.rows = rows, .q = c->q + (size_t)first * d, .support = r->support + (size_t)first * (size_t)r->n_blocks, .n_blocks = r->n_blocks};
+    struct kv_sample sample = {0};
+    if (status == KV_OK) status = kv_shadow_unit(&unit, scratch, need, &sample, NULL, dense, stored);
+    given.rows.n_rows = rows->n_rows;
+    unit.rows = &given.rows;
+    if (status == KV_OK) status = kv_shadow_unit(&unit, scratch, need, &sample, NULL, NULL, plain);
+    for (int32_t g = 0; status == KV_OK && g < group; g++) {
+        size_t at = (size_t)g * d;
+        r->stages[first + g] = (struct kv_lab_stages){candidate_recall(c, first + g, rows, r, mask, scratch, need), apart(stored + at, dense + at, NULL, d),
+                                                      apart(stored + at, plain + at, NULL, d), apart(stored + at, NULL, r->output + (size_t)first * d + at, d)};
+    }
+    kv_lab_rows_free(&given);
+    free(mask);
+    free(scratch);
+    return status;
+}
+
 /* [group][n][d] of one K/V head → [n][group][d], as build takes them. */
 static float *turn_prefill(const struct kv_lab_case *c, int32_t h, int32_t group)
 {
@@ -237,6 +291,7 @@ static enum kv_status run_head(const struct kv_lab_case *c, int32_t h, struct kv
     r->n_blocks = kv_mask_words(r->n_rows);
     status = answer(c, h, s, &stored.rows, r);
     if (status == KV_OK) status = measure(c, h, &stored.rows, r);
+    if (status == KV_OK) status = stages(c, h, &stored.rows, r);
     if (status != KV_OK) kv_fail(err, status, "", "%s on K/V head %d: %s", c->method ? c->method->name : "dense", h, kv_status_meaning(status));
 done:
     if (s) c->method->destroy(s);

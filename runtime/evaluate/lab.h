@@ -33,12 +33,21 @@ struct kv_lab_case {
     int32_t recall_k;        /* 0: as many rows as the head's support has */
 };
 
+/* Where a head's error comes from, each stage alone (contract 7). */
+struct kv_lab_stages {
+    double candidate_recall; /* index representation: share of the top recall_k rows among the candidates; -1 where candidates are no rows */
+    double support;          /* candidate support: ‖exact attention over the support − dense‖, both on the stored rows */
+    double payload;          /* payload representation: ‖attention over the support on stored rows − on the fp32 inputs‖ */
+    double estimator;        /* reduction/estimator: ‖published output − exact attention over the support‖ */
+};
+
 struct kv_lab_result { /* arrays owned by the result */
     int32_t n_rows, n_blocks, cap_units; /* rows after the steps */
     uint64_t *support;                   /* [n_q_heads][n_blocks] */
     float *output, *dense;               /* [n_q_heads][d_head] canonical attention over the support (or the method's estimator), over all rows */
     float *m, *l, *u;                    /* [n_q_heads], [n_q_heads], [n_q_heads][d_head]: canonical state over the support */
     struct kv_shadow_head *head;         /* [n_q_heads] */
+    struct kv_lab_stages *stages;        /* [n_q_heads] */
     int32_t *n_units;                    /* [n_q_heads] units the method numbers; 0: it has none to show */
     float *score;                        /* [n_q_heads][cap_units]; NAN: taken unranked */
     uint8_t *chosen;                     /* [n_q_heads][cap_units] */

@@ -82,6 +82,33 @@ class Lab(unittest.TestCase):
         self.assertEqual(r["support"], [list(range(70))] * 4)
         self.assertEqual(r["omitted_mass"], [0.0] * 4)
 
+    def test_error_stages_are_kept_apart(self):
+        norm = lambda a, b: math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)))
+        for row_type in ("f32", "f16"):
+            r = self.ok(method="sparq", params={"k": 8, "local_rows": 2, "mean_term": 1}, row_type=row_type)
+            stage = r["error_stages"]
+            self.assertEqual(list(stage), ["index_representation", "candidate_support", "payload_representation", "reduction_estimator"])
+            for h in range(4):
+                q, k, v, rows = self.case["q"][h], self.case["k"][h // 2], self.case["v"][h // 2], r["support"][h]
+                part, dense = attend(q, k, v, rows), attend(q, k, v, range(70))
+                near = 1e-6 if row_type == "f32" else 5e-3
+                self.assertLess(len(rows), 70)
+                self.assertAlmostEqual(stage["candidate_support"][h], norm(part, dense), delta=near)
+                self.assertAlmostEqual(stage["reduction_estimator"][h], norm(r["output"][h], part), delta=near)
+                self.assertGreater(stage["reduction_estimator"][h], 1e-3)
+                payload = stage["payload_representation"][h]
+                if row_type == "f32":
+                    self.assertEqual(payload, 0)
+                else:
+                    self.assertTrue(0 < payload < 5e-3, payload)
+                self.assertLessEqual(r["output_error"][h], stage["candidate_support"][h] + stage["reduction_estimator"][h] + 1e-9)
+                recall = stage["index_representation"]["candidate_recall"][h]
+                self.assertGreaterEqual(1 if recall is None else recall, r["recall"][h])
+        dense = self.ok()["error_stages"]
+        self.assertEqual(dense["index_representation"]["candidate_recall"], [1] * 4)
+        self.assertEqual(dense["candidate_support"], [0] * 4)
+        self.assertEqual(self.ok(method="quest", params={"page_rows": 16, "budget_rows": 32})["error_stages"]["index_representation"]["candidate_recall"], [None] * 4)
+
     def test_quest_pages_by_their_bound(self):
         r = self.ok(method="quest", params={"page_rows": 16, "budget_rows": 48}, persistent=[0, 1], resident=[0])
         for h in range(4):
