@@ -1,4 +1,5 @@
 /* main.c — kvasird: reads its configuration, starts everything in order, waits for signals, stops everything in reverse. */
+#include "controller/flights.h"
 #include "controller/http/api.h"
 #include "controller/config_paths.h"
 #include "controller/demo/demo.h"
