@@ -123,7 +123,7 @@ $(B)/tests/unit/unit: WRAPPED := begin unchanged end fence
 $(B)/tests/unit/unit: $(call obj,$(UNIT_SRC)) $(CONSOLE_LIB_OBJ) $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
 	@mkdir -p $(@D)
 	@echo "  LD   $@"
-	$(Q)$(CC) $(LDFLAGS) $(WRAPPED:%=-Wl,--wrap=kv_publication_%) -Wl,--wrap=clock_gettime $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(shell pkg-config --libs check) $(CUDA_LD)
+	$(Q)$(CC) $(LDFLAGS) $(WRAPPED:%=-Wl,--wrap=kv_publication_%) -Wl,--wrap=clock_gettime -Wl,--wrap=kv_selection_create $^ -o $@ $(PKG_LD) -lncursesw -ltinfo $(shell pkg-config --libs check) $(CUDA_LD)
 
 $(B)/bench/trust $(B)/bench/remote: $(B)/bench/%: $(B)/bench/%.o $(B)/libcontroller.a $(B)/gen/embedded.o $(B)/libkvasir.a
 	@echo "  LD   $@"

@@ -104,8 +104,10 @@ enum kv_status kv_engine_submit(struct kv_engine *e, const struct kv_request *r,
     }
     s->candidate = assigned(e, r, &a);
     if (s->candidate && a.method) {
-        status = kv_selection_create(a.method, &a.candidate.params, &e->shape, r->n_prompt + r->max_tokens, r->n_prompt, true, &s->selection, err);
-        if (status != KV_OK) goto fail;
+        s->no_index = kv_selection_create(a.method, &a.candidate.params, &e->shape, r->n_prompt + r->max_tokens, r->n_prompt, true, &s->selection, NULL) != KV_OK;
+        if (s->no_index) s->candidate = 0; /* the baseline has memory for it */
+    }
+    if (s->selection) {
         s->selection->build_rows = r->n_prompt;
         s->selection->build_share = a.candidate.index_share;
         s->selection->byte_cost = a.candidate.byte_cost;

@@ -140,6 +140,11 @@ static void admit(struct kv_engine *e, struct kv_sequence *s)
         struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = -1, .bytes = s->reserved_bytes, .detail = "the admission policy keeps it on the baseline"};
         kv_report_receipt(e, s, KV_RECEIPT_FALLBACK, s->kept_back, r);
     }
+    if (s->no_index) {
+        struct kv_receipt r = {.layer = -1, .kv_head = -1, .q_head = -1, .position = -1, .rows_total = (uint64_t)(s->n_prompt + s->max_tokens), .detail = "no memory for the candidate's index; the baseline serves it"};
+        e->stats.allocation_failures++;
+        kv_report_receipt(e, s, KV_RECEIPT_FALLBACK, KV_OUT_OF_MEMORY, r);
+    }
     s->placement = serve ? e->now.placement : e->resident;
     s->cache.faults = kv_faults_match(e->config.faults, s->tenant, s->session, s->candidate);
     if (s->selection) {

@@ -73,6 +73,7 @@ struct kv_sequence {
     double h2d_bytes_per_s, d2h_bytes_per_s; /* that it needs while it holds the ticket */
     int32_t priority;
     enum kv_status kept_back;
+    bool no_index;                     /* there was no memory for the candidate's */
     int64_t arrival_us;                /* the original one: what its age is counted from */
     struct kv_sampling sampling;
     bool ignore_eos, observe_prompt, probe;

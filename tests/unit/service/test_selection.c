@@ -2,10 +2,12 @@
 #include "tests/unit/service/engine_runs.h"
 
 #include "runtime/selection/selector.h"
+#include "runtime/service/sequence.h"
 
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CONTEXT = 1400, STEPS = 120 };
 
@@ -235,11 +237,63 @@ START_TEST(shadow_selects_what_serves)
 END_TEST
 
 Suite *suite_selection(void);
+/* ---------------------------------------------------------------- an index that there is no memory for */
+
+static bool no_memory;
+typedef enum kv_status create_fn(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape, int32_t max_rows, int32_t n_prompt, bool all,
+                                 struct kv_selection **out, struct kv_error *err);
+create_fn __real_kv_selection_create, __wrap_kv_selection_create;
+
+enum kv_status __wrap_kv_selection_create(const struct kv_selector_method *m, const struct kv_params *p, const struct kv_sequence_shape *shape, int32_t max_rows, int32_t n_prompt, bool all,
+                                          struct kv_selection **out, struct kv_error *err)
+{
+    return no_memory ? kv_fail(err, KV_OUT_OF_MEMORY, m->name, "none") : __real_kv_selection_create(m, p, shape, max_rows, n_prompt, all, out, err);
+}
+
+static int without_index;
+
+static bool count_unindexed(void *ctx, const struct kv_receipt *r)
+{
+    (void)ctx;
+    without_index += r->kind == KV_RECEIPT_FALLBACK && r->reason == KV_OUT_OF_MEMORY && strstr(r->detail, "index");
+    return true;
+}
+
+/* The request gets its answer from the baseline, and the candidate's gate sees why. */
+START_TEST(without_memory_for_an_index_the_baseline_serves)
+{
+    struct run *r = calloc(2, sizeof *r);
+    struct kv_engine_config c;
+    kv_engine_config_default(&c);
+    c.n_threads = 2;
+    c.sink = (struct kv_receipt_sink){NULL, count_unindexed};
+    struct kv_engine *e = make_engine(&c);
+    install_clusters(e, false);
+    for (int k = 0; k < 2; k++) run_init(&r[k], 5, 200, 8);
+    run_all(e, &r[0]);
+    assign(e, &r[1], KV_APPROXIMATE);
+    no_memory = true;
+    run_all(e, &r[1]);
+    no_memory = false;
+    struct kv_engine_stats stats;
+    kv_engine_drain(e, 5000);
+    kv_engine_stats(e, &stats);
+    ck_assert_int_eq(r[1].stats.finish, KV_FINISH_LENGTH);
+    ck_assert_uint_eq(r[1].stats.candidate, 0);
+    same_runs(&r[0], &r[1]);
+    ck_assert_uint_eq(stats.allocation_failures, 1);
+    kv_engine_destroy(e);
+    ck_assert_int_eq(without_index, 1);
+    free(r);
+}
+END_TEST
+
 Suite *suite_selection(void)
 {
     Suite *s = suite_create("selection");
     TCase *c = tcase_create("selection");
     tcase_set_timeout(c, 120);
+    tcase_add_test(c, without_memory_for_an_index_the_baseline_serves);
     tcase_add_test(c, an_index_in_the_making_serves_all_rows);
     tcase_add_test(c, below_break_even_all_rows_are_read);
     tcase_add_test(c, bytes_that_cost_more_move_the_break_even);
