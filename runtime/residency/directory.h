@@ -91,6 +91,8 @@ enum kv_status kv_transfer_complete(struct kv_directory *d, const struct kv_tran
 enum kv_status kv_evict_one(struct kv_directory *d, enum kv_tier_id tier, bool *pending, struct kv_transfer *transfer);
 /* The same with the demotion carried out on the calling thread. */
 enum kv_status kv_evict_now(struct kv_directory *d, enum kv_tier_id tier);
+/* Chunks that are no victims from here on, whatever the policy says; NULL: none. ctx must stay. */
+void kv_directory_spare(struct kv_directory *d, bool (*spared)(const void *ctx, const struct kv_chunk_identity *id), const void *ctx);
 /* The chunk the policy would let go of in this tier, leased or moving ones apart; NOT_FOUND when there is none. */
 enum kv_status kv_directory_victim(const struct kv_directory *d, enum kv_tier_id tier, struct kv_chunk_identity *out);
 /* Lets go of a replica, and of the chunk with the last one: what is cached may be recomputed. CONFLICT while leased or moving. Not a durable deletion. */

@@ -261,12 +261,18 @@ static uint32_t victim(const struct kv_directory *d, enum kv_tier_id t)
     uint32_t best = KV_NONE;
     double least = 0;
     for (uint32_t c = d->oldest[t]; c != KV_NONE; c = d->links[t][c].newer) {
-        if (!evictable(d, c, t)) continue;
+        if (!evictable(d, c, t) || (d->spared && d->spared(d->spared_ctx, &d->chunk[c].identity))) continue;
         if (d->config.victim == KV_VICTIM_FIFO || d->config.victim == KV_VICTIM_LRU) return c;
         double score = d->config.victim == KV_VICTIM_LFU ? (double)d->chunk[c].replica[t].rank : value_of(d, &d->chunk[c], t);
         if (best == KV_NONE || score < least) best = c, least = score;
     }
     return best;
+}
+
+void kv_directory_spare(struct kv_directory *d, bool (*spared)(const void *ctx, const struct kv_chunk_identity *id), const void *ctx)
+{
+    d->spared = spared;
+    d->spared_ctx = ctx;
 }
 
 enum kv_status kv_directory_victim(const struct kv_directory *d, enum kv_tier_id tier, struct kv_chunk_identity *out)

@@ -66,6 +66,8 @@ struct kv_directory {
     uint64_t next_replica, next_transfer, next_lease;
     double typical_recompute_us; /* of the chunk published last: what was found at the start is valued by it, since its cost was not kept */
     uint64_t age[KV_TIERS]; /* rank of the last victim: what was popular once does not stay for ever (LFU with dynamic ageing) */
+    bool (*spared)(const void *ctx, const struct kv_chunk_identity *id);
+    const void *spared_ctx;
     struct kv_directory_stats stats;
 };
 

@@ -52,13 +52,18 @@ void kv_chain_touch(struct kv_directory *d, const struct kv_chain *c)
         }
 }
 
+static bool of_chain(const void *ctx, const struct kv_chunk_identity *id)
+{
+    const struct kv_chain *c = ctx;
+    int32_t block = id->position_first / KV_BLOCK_ROWS;
+    return block < c->n_blocks && !memcmp(c->prefix[block].b, id->prefix.b, sizeof id->prefix.b) && !strncmp(c->base.tenant, id->tenant, KV_NAME_CHARS);
+}
+
 /* Lets go of every layer of the block the policy gives up: one layer less makes the others useless. */
 static enum kv_status shed(struct kv_directory *d, const struct kv_chain *chain, enum kv_tier_id tier)
 {
     struct kv_chunk_identity id;
     if (kv_directory_victim(d, tier, &id) != KV_OK) return KV_CAPACITY;
-    int32_t block = id.position_first / KV_BLOCK_ROWS;
-    if (block < chain->n_blocks && !memcmp(chain->prefix[block].b, id.prefix.b, sizeof id.prefix.b) && !strncmp(chain->base.tenant, id.tenant, KV_NAME_CHARS)) return KV_CAPACITY;
     if (chain->leaving) chain->leaving->block(chain->leaving->ctx, d, &id);
     int32_t gone = 0;
     for (id.layer = 0; id.layer < chain->n_layers; id.layer++) gone += kv_directory_forget(d, &id, tier) == KV_OK;
@@ -68,7 +73,11 @@ static enum kv_status shed(struct kv_directory *d, const struct kv_chain *chain,
 enum kv_status kv_chain_make_room(struct kv_directory *d, const struct kv_chain *chain, enum kv_tier_id tier)
 {
     enum kv_status s = kv_evict_now(d, tier);
-    return s == KV_LAST_REPLICA ? shed(d, chain, tier) : s;
+    if (s != KV_LAST_REPLICA) return s;
+    kv_directory_spare(d, of_chain, chain); /* a history is not lost to make room for its own end */
+    s = shed(d, chain, tier);
+    kv_directory_spare(d, NULL, NULL);
+    return s;
 }
 
 enum kv_status kv_chain_save(struct kv_directory *d, const struct kv_chain *chain, int32_t first, int32_t n, const struct kv_cache *c,

@@ -95,7 +95,7 @@ static void finish_save(struct kv_turns *t, struct kv_turn *j)
     kv_turns_records_sweep(t);
     enum kv_status recorded = kv_turns_record_write(t, s);
     pthread_mutex_lock(&t->lock);
-    if (recorded != KV_OK) {
+    if (recorded != KV_OK && j->status == KV_OK) { /* one save that failed is one failure */
         s->info.reason = recorded;
         s->info.failures++;
         t->stats.failures++;

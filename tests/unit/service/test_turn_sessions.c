@@ -48,6 +48,43 @@ START_TEST(the_cap_holds_and_the_oldest_go)
 }
 END_TEST
 
+/* Whatever the policy would rather let go of: at the cap the oldest conversation can grow, and others make room for it. */
+START_TEST(an_old_conversation_grows_at_the_cap)
+{
+    struct run *r = calloc(1, sizeof *r);
+    struct kv_session_info info;
+    struct kv_engine_config c;
+    char session[16];
+    kv_engine_config_default(&c);
+    c.n_threads = 2;
+    c.prefix_reuse = false;
+    c.disk_path = tier_folder;
+    c.disk_bytes = 8 << 20;
+    c.eviction = kv_victim_name((enum kv_victim)_i);
+    struct kv_engine *e = make_engine(&c);
+    turn_say(e, 100, "alpha", "old");
+    turn_await_saved(e, "old");
+    for (uint32_t i = 0; i < 6; i++) {
+        snprintf(session, sizeof session, "s%u", i);
+        turn_say(e, 101 + i, "alpha", session);
+        turn_await_saved(e, session);
+    }
+    for (int32_t n = 800; n <= 1550; n += 250) {
+        run_init(r, 100, n, 2);
+        r->request.tenant = "alpha";
+        r->request.session = "old";
+        r->request.observe_prompt = false;
+        run_all(e, r);
+        turn_await_saved(e, "old");
+    }
+    ck_assert_int_eq(kv_engine_session(e, KV_SESSION_SHOW, "alpha", "old", &info, NULL), KV_OK);
+    ck_assert_int_eq(info.failures, 0);
+    ck_assert_int_eq(info.held_blocks, 1550 / KV_BLOCK_ROWS);
+    kv_engine_destroy(e);
+    free(r);
+}
+END_TEST
+
 START_TEST(pinned_sessions_stay_and_dropped_ones_go)
 {
     struct run *r = calloc(1, sizeof *r);
@@ -351,6 +388,7 @@ Suite *suite_turn_sessions(void)
     tcase_add_checked_fixture(t, turn_setup, turn_teardown);
     tcase_set_timeout(t, 120);
     tcase_add_test(t, the_cap_holds_and_the_oldest_go);
+    tcase_add_loop_test(t, an_old_conversation_grows_at_the_cap, 0, KV_VICTIMS);
     tcase_add_test(t, pinned_sessions_stay_and_dropped_ones_go);
     tcase_add_test(t, sessions_are_known_after_a_restart);
     tcase_add_test(t, a_session_dropped_before_it_was_saved_stays_away);
