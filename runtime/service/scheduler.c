@@ -206,6 +206,7 @@ static void sweep_queue(struct kv_engine *e, int64_t now_us)
         if (gone) {
             e->queue_n--;
             e->queued_tokens -= gone->n_prompt;
+            e->live_seen++; /* a drain waits until it was counted */
         }
         pthread_mutex_unlock(&e->lock);
         if (!gone) return;
