@@ -81,35 +81,6 @@ static enum kv_status quest_create(const struct kv_params *p, int32_t d_head, in
     return KV_OK;
 }
 
-/* Whether one of the stored values is not a number, several a word: past infinity, and only there, the sum reaches the sign's place. */
-static bool damaged(enum kv_type type, const uint8_t *values, size_t bytes)
-{
-    const uint64_t size = type == KV_F32 ? UINT64_C(0x7fffffff7fffffff) : UINT64_C(0x7fff7fff7fff7fff);
-    const uint64_t to_sign = type == KV_F32 ? UINT64_C(0x007fffff007fffff) : type == KV_F16 ? UINT64_C(0x03ff03ff03ff03ff) : UINT64_C(0x007f007f007f007f);
-    uint64_t any = 0, word;
-    size_t i = 0;
-    for (; i + sizeof word <= bytes; i += sizeof word) {
-        memcpy(&word, values + i, sizeof word);
-        any |= (word & size) + to_sign;
-    }
-    word = 0;
-    memcpy(&word, values + i, bytes - i);
-    return ((any | ((word & size) + to_sign)) & ~size) != 0;
-}
-
-/* Extrema pass over what is not a number, and the page would be left out where dense attention reports the row. It stays in both: the bound is
- * not a number then and ranks first. */
-static void keep_damage(struct kv_selector *s, const struct kv_rows *rows, int32_t from, int32_t to)
-{
-    const uint8_t *keys = (const uint8_t *)rows->k[from / KV_BLOCK_ROWS] + (size_t)(from % KV_BLOCK_ROWS) * kv_rows_row_bytes(rows);
-    if (!damaged(rows->row_type, keys, (size_t)(to - from) * kv_rows_row_bytes(rows))) return;
-    for (; from < to; from++) {
-        kv_rows_key(rows, from, s->row);
-        for (int32_t c = 0; c < s->d_head; c++)
-            if (s->row[c] != s->row[c]) s->lo[c] = s->hi[c] = NAN;
-    }
-}
-
 static void store_column(struct kv_selector *s, enum kv_type type, const float *extremum, uint8_t *at)
 {
     size_t width = kv_type_row_bytes(type, 1);
@@ -136,7 +107,6 @@ static void extend_page(struct kv_selector *s, const struct kv_rows *rows, int32
         int32_t block = from / KV_BLOCK_ROWS, first = from % KV_BLOCK_ROWS;
         int32_t end = to - block * KV_BLOCK_ROWS < KV_BLOCK_ROWS ? to - block * KV_BLOCK_ROWS : KV_BLOCK_ROWS;
         kv_kernels()->extrema(rows->row_type, rows->k[block], first, end, s->d_head, s->lo, s->hi);
-        keep_damage(s, rows, from, from + end - first);
         from += end - first;
     }
     if (whole) store_page(s, rows->row_type, page);
