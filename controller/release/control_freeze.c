@@ -77,8 +77,13 @@ static enum kv_status thaw(struct kv_control *c, const char *reason, const char 
     uint64_t freezes = c->freezes;
     bool written = recorded(c, freezes);
     pthread_mutex_unlock(&c->state);
-    enum kv_status st = written ? KV_OK : kv_fail(err, KV_STORE_UNAVAILABLE, "freeze", "the freeze before is not written yet: it would come back with a restart");
-    if (st == KV_OK) st = kv_store_put_setting(c->store, "frozen", 0, &r, err);
+    if (!written) {
+        kv_control_end(c);
+        kv_fail(err, KV_STORE_UNAVAILABLE, "freeze", "the freeze before is not written yet, and would come back with a restart; releases stay frozen");
+        kv_hint(err, "check the disk of the state directory, and unfreeze again");
+        return KV_STORE_UNAVAILABLE;
+    }
+    enum kv_status st = kv_store_put_setting(c->store, "frozen", 0, &r, err);
     pthread_mutex_lock(&c->state);
     if (st == KV_OK && c->freezes != freezes) st = kv_fail(err, KV_CONFLICT, "frozen", "releases were frozen again meanwhile");
     if (st == KV_OK) c->frozen = false;
